@@ -1,0 +1,1 @@
+"""Subscription billing and account bookkeeping on sharded MySQL, run by a Kubernetes operator."""

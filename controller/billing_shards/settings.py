@@ -1,0 +1,251 @@
+"""What a person sets: the spec of a `BillingShardSet`, and where a process finds the files it is given.
+
+`ShardSetSpec` is the one model of the resource: the operator checks a resource with it, hands it to the pods as JSON in a
+ConfigMap, and `billing-shards run --manifest` reads it from a file. It is read once at the start and passed on, never global.
+Field names are camelCase outside and snake_case inside; durations carry their unit in their name.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from billing_shards.errors import InvalidInput, InvalidSpec
+
+API_GROUP = "billingshards.io"
+API_VERSION = "v1alpha1"
+KIND = "BillingShardSet"
+
+SHARDS_MAX = 256
+DATABASES_MAX = 32
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][-A-Za-z0-9_]{0,63}$")]
+Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
+
+
+class _Model(BaseModel):
+    """Frozen, strict about unknown fields, camelCase outside."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+
+class SecretRef(_Model):
+    """A Secret of the resource's own namespace."""
+
+    name: Name
+
+
+class TlsSpec(_Model):
+    """How a database's certificate is checked. `verify` checks both CA and host name; there is no half-way mode."""
+
+    mode: Literal["verify", "disabled"] = "verify"
+    ca_secret: SecretRef | None = None
+    """Holds `ca.crt` (PEM). Left out: the system's trust store."""
+    server_name: str | None = None
+    """The name the certificate must be for, where it is not `host`."""
+
+
+class DatabaseSpec(_Model):
+    """One MySQL instance."""
+
+    name: Name
+    host: Annotated[str, Field(min_length=1, max_length=253)]
+    port: Annotated[int, Field(ge=1, le=65535)] = 3306
+    database: SchemaName = "billing"
+    credentials_secret: SecretRef
+    """`username` and `password` of the application: no DDL, and no UPDATE or DELETE on the ledger."""
+    schema_secret: SecretRef
+    """`username` and `password` of the schema's owner, given to the schema-upgrade Job alone."""
+    tls: TlsSpec = TlsSpec()
+    weight: Annotated[int, Field(ge=0, le=1000)] = 1
+
+
+class ShardRange(_Model):
+    """Shards `from` to `to`, both included, live on `database`."""
+
+    first: Annotated[int, Field(alias="from", ge=0, lt=SHARDS_MAX)]
+    last: Annotated[int, Field(alias="to", ge=0, lt=SHARDS_MAX)]
+    database: Name
+
+
+class ClaimerSpec(_Model):
+    """Claimer pods: how many, and how much each takes."""
+
+    shards_per_deployment: Annotated[int, Field(ge=1, le=SHARDS_MAX)] = 16
+    min_replicas: Annotated[int, Field(ge=0, le=100)] = 1
+    max_replicas: Annotated[int, Field(ge=1, le=100)] = 4
+    target_backlog_age_seconds: Seconds = 60
+    """A Deployment gains a replica while its oldest due job is older than this."""
+    batch: Annotated[int, Field(ge=1, le=2000)] = 500
+    """Jobs taken by one claim transaction, at the most."""
+    workers: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Charges under way at once in one process: also the limit on what it holds claimed."""
+    lease_seconds: Annotated[int, Field(ge=5, le=3600)] = 300
+    lost_leases_max: Annotated[int, Field(ge=1, le=100)] = 5
+    """A job that loses its worker this often is set aside for review."""
+    idle_poll_seconds: Annotated[float, Field(ge=0.05, le=60)] = 0.8
+    """The longest a claimer sleeps between looks for due jobs."""
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError("minReplicas must not exceed maxReplicas")
+        return self
+
+
+class RetrySpec(_Model):
+    """What follows a declined or unanswered charge."""
+
+    delays_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1, max_length=30)] = (300, 1800, 7200, 43_200, 86_400)
+    """Wait before the second, third, … attempt; the last one repeats until `attemptsMax`."""
+    jitter: Annotated[float, Field(ge=0, le=0.5)] = 0.1
+    """Each wait is lengthened by a random share of itself up to this one."""
+    attempts_max: Annotated[int, Field(ge=1, le=100)] = 6
+    grace_seconds: Annotated[int, Field(ge=0, le=31_536_000)] = 14 * 86_400
+    """No attempt later than this after the invoice fell due."""
+    check_delays_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1, max_length=30)] = (
+        10, 300, 3600, 86_400, 86_400, 86_400, 86_400, 86_400,
+    )  # fmt: skip
+    """Wait before each look at an attempt whose outcome is unknown or pending; after the last, review."""
+
+
+class SmoothingSpec(_Model):
+    """Charges of one instant are spread over a window, each subscription at a stable place in it."""
+
+    window_seconds: Annotated[int, Field(ge=0, le=86_400)] = 3600
+
+
+class GatewaySpec(_Model):
+    """The payment provider."""
+
+    name: Name = "http"
+    """Names the provider on attempts and in the ledger's clearing account."""
+    url: Annotated[str, Field(pattern=r"^https?://[^\s]+$", max_length=2048)]
+    api_key_secret: SecretRef | None = None
+    """Holds `apiKey`."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=300)] = 30
+    requests_per_second_max: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Of one claimer process."""
+    key_ttl_seconds: Annotated[int, Field(ge=60)] = 86_400
+    """How long the provider remembers an idempotency key. Nothing is resent later than this."""
+
+
+class OutboxSpec(_Model):
+    """Events to a broker; rows are kept at least this long."""
+
+    retention_seconds: Seconds = 7 * 86_400
+
+
+class MigrationSpec(_Model):
+    """How shards move when `shardMap` is edited."""
+
+    approval: Literal["automatic", "manual"] = "manual"
+    max_pause_milliseconds: Annotated[int, Field(ge=1, le=60_000)] = 200
+
+
+class ShardSetSpec(_Model):
+    """`spec` of a BillingShardSet."""
+
+    shard_count: Annotated[int, Field(ge=1, le=SHARDS_MAX)] = 256
+    databases: Annotated[tuple[DatabaseSpec, ...], Field(min_length=1, max_length=DATABASES_MAX)]
+    shard_map: Annotated[tuple[ShardRange, ...], Field(max_length=SHARDS_MAX)] | None = None
+    claimer: ClaimerSpec = ClaimerSpec()
+    retry: RetrySpec = RetrySpec()
+    smoothing: SmoothingSpec = SmoothingSpec()
+    gateway: GatewaySpec
+    outbox: OutboxSpec = OutboxSpec()
+    migration: MigrationSpec = MigrationSpec()
+    paused: bool = False
+    """Nothing new is claimed or invoiced; what is under way is finished."""
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        names = [database.name for database in self.databases]
+        if len(set(names)) != len(names):
+            raise ValueError("databases: each name must be given once")
+        return self
+
+    def database(self, name: str) -> DatabaseSpec:
+        """The database of this name. Raises `InvalidSpec` where there is none."""
+        for database in self.databases:
+            if database.name == name:
+                return database
+        raise InvalidSpec("spec.shardMap", f"names database {name!r}, which spec.databases does not list")
+
+
+class Credentials(_Model):
+    """What a Secret holds for one user of one database. Its `repr` shows no password."""
+
+    username: Annotated[str, Field(min_length=1)]
+    password: Annotated[str, Field(repr=False)]
+
+
+def parse_spec(spec: object) -> ShardSetSpec:
+    """Check the `spec` of a resource. Raises `InvalidSpec` that names the first wrong field and the reason."""
+    try:
+        return ShardSetSpec.model_validate(spec)
+    except ValidationError as error:
+        raise _first_problem(error) from None  # the chained text would repeat the input
+
+
+def _first_problem(error: ValidationError) -> InvalidSpec:
+    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    field = "spec"
+    for part in problem["loc"]:
+        field += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return InvalidSpec(field, problem["msg"].removeprefix("Value error, "))
+
+
+class Manifest(_Model):
+    """A BillingShardSet and the Secrets that stand beside it in a file."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+    name: str
+    spec: ShardSetSpec
+    secrets: dict[str, dict[str, str]] = Field(repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Read the YAML documents of a file. Raises `InvalidSpec` or `InvalidInput`, each with the field."""
+        try:
+            documents = [document for document in yaml.safe_load_all(path.read_text()) if document]
+        except (OSError, yaml.YAMLError) as error:
+            raise InvalidInput(str(path), f"cannot be read as YAML ({type(error).__name__})") from error
+        sets = [document for document in documents if document.get("kind") == KIND]
+        if len(sets) != 1:
+            raise InvalidInput(str(path), f"holds {len(sets)} documents of kind {KIND}, wants one")
+        secrets = {d["metadata"]["name"]: d.get("stringData", {}) for d in documents if d.get("kind") == "Secret"}
+        return cls(name=sets[0]["metadata"]["name"], spec=parse_spec(sets[0].get("spec")), secrets=secrets)
+
+
+class ProcessSettings(BaseSettings):
+    """Where a process in a pod finds its files, and what is its own. Read from `BILLING_SHARDS_*`."""
+
+    model_config = SettingsConfigDict(env_prefix="BILLING_SHARDS_", frozen=True)
+
+    config_dir: Path = Path("/etc/billing-shards/config")
+    """The mounted ConfigMap: `shardset.json` = {"name": …, "spec": {…}}."""
+    secrets_dir: Path = Path("/etc/billing-shards/secrets")
+    """One folder a Secret, by the Secret's name. Reread when it changes; never an environment variable."""
+    first_shard: int = 0
+    last_shard: int = SHARDS_MAX - 1
+    """Claimers: the range of shards this Deployment is for."""
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9464
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    pod_name: str = "local"
+
+    def shard_set(self) -> tuple[str, ShardSetSpec]:
+        """Name and spec of the BillingShardSet this process works for."""
+        path = self.config_dir / "shardset.json"
+        try:
+            document: dict[str, Any] = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise InvalidInput(str(path), f"cannot be read ({type(error).__name__})") from error
+        return document["name"], parse_spec(document["spec"])
