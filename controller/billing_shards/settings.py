@@ -103,7 +103,13 @@ class ClaimerSpec(_Model):
 class RetrySpec(_Model):
     """What follows a declined or unanswered charge."""
 
-    delays_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1, max_length=30)] = (300, 1800, 7200, 43_200, 86_400)
+    delays_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1, max_length=30)] = (
+        300,
+        1800,
+        7200,
+        43_200,
+        86_400,
+    )
     """Wait before the second, third, … attempt; the last one repeats until `attemptsMax`."""
     jitter: Annotated[float, Field(ge=0, le=0.5)] = 0.1
     """Each wait is lengthened by a random share of itself up to this one."""

@@ -1,0 +1,201 @@
+"""Engines over MySQL, the named queries, and MySQL's errors in our words.
+
+A connection verifies the server's certificate by an `ssl.SSLContext` of ours: PyMySQL's own `ssl_*` keywords, given through a
+URL, drop the CA or the name check without a word. Credentials are asked for at every new connection, so a rotated Secret is
+taken without a restart.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT, CR, ER
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.exc import DBAPIError
+
+from billing_shards.errors import AccessDenied, DatabaseError, DatabaseUnavailable, TlsRefused
+from billing_shards.settings import Credentials, DatabaseSpec, TlsSpec
+
+SQL = Path(__file__).parent / "sql"
+
+# Server-side waits are short: a transaction that meets a lock is better rolled back and run again than kept waiting.
+_SESSION = (
+    "SET SESSION transaction_isolation = 'READ-COMMITTED', time_zone = '+00:00',"
+    " innodb_lock_wait_timeout = 10, lock_wait_timeout = 30"
+)
+_CONNECT_SECONDS = 5
+_ANSWER_SECONDS = 120
+
+_DENIED = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, ER.TABLEACCESS_DENIED_ERROR, 1698})
+_SECURE_TRANSPORT_REQUIRED = 3159
+_GONE = frozenset(
+    {
+        CR.CR_CONN_HOST_ERROR,
+        CR.CR_SERVER_GONE_ERROR,
+        CR.CR_SERVER_LOST,
+        ER.CON_COUNT_ERROR,
+        ER.SERVER_SHUTDOWN,
+        1077,  # normal shutdown
+        3168,  # server isn't available
+        4031,  # disconnected for inactivity
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """One MySQL instance of a BillingShardSet, by its name there."""
+
+    name: str
+    engine: Engine
+
+    def close(self) -> None:
+        """Close the pooled connections."""
+        self.engine.dispose()
+
+
+def open_database(
+    spec: DatabaseSpec,
+    credentials: Callable[[], Credentials],
+    *,
+    ca: Callable[[], str | None] = lambda: None,
+    pool_size: int = 5,
+) -> Database:
+    """A pool of connections that is filled as it is used; nothing is connected yet.
+
+    `ca` gives PEM text, or None for the system's trust store. At most `pool_size` connections are open.
+    """
+
+    def connect() -> pymysql.Connection[Any]:
+        who = credentials()
+        tls = {"ssl_disabled": True} if spec.tls.mode == "disabled" else {"ssl": _tls_context(spec.tls, ca())}
+        return pymysql.connect(
+            host=spec.host,
+            port=spec.port,
+            user=who.username,
+            password=who.password,
+            database=spec.database,
+            charset="utf8mb4",
+            client_flag=CLIENT.FOUND_ROWS,  # a row set to the value it had counts as found
+            init_command=_SESSION,
+            connect_timeout=_CONNECT_SECONDS,
+            read_timeout=_ANSWER_SECONDS,
+            write_timeout=_ANSWER_SECONDS,
+            **tls,
+        )
+
+    engine = create_engine(
+        "mysql+pymysql://",
+        creator=connect,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_recycle=1800,
+        pool_use_lifo=True,
+        hide_parameters=True,  # an error's text would carry amounts and payment methods
+        skip_autocommit_rollback=True,
+    )
+    return Database(name=spec.name, engine=engine)
+
+
+class _NamedContext(ssl.SSLContext):
+    """Checks the certificate for a name other than the host that was dialled (a tunnel, an address)."""
+
+    server_name: str
+
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
+        options["server_hostname"] = self.server_name
+        return super().wrap_socket(*args, **options)
+
+
+def _tls_context(tls: TlsSpec, ca: str | None) -> ssl.SSLContext:
+    if tls.server_name is None:
+        context = ssl.create_default_context(cadata=ca)
+    else:
+        named = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
+        named.server_name = tls.server_name
+        context = named
+        if ca is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(cadata=ca)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def error_code(error: BaseException) -> int | None:
+    """MySQL's number of a SQLAlchemy or PyMySQL error, where it has one."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    args = getattr(original, "args", ())
+    return args[0] if args and isinstance(args[0], int) else None
+
+
+def is_gone(error: DBAPIError) -> bool:
+    """Whether the connection is lost: what it did last may or may not have happened."""
+    return error.connection_invalidated or error_code(error) in _GONE or error_code(error) == 0
+
+
+@contextmanager
+def translated(database: str) -> Iterator[None]:
+    """Raise connection-level failures as `DatabaseError`s that name the database; let all others through."""
+    try:
+        yield
+    except DBAPIError as error:
+        known = _translate(database, error)
+        if known is None:
+            raise
+        raise known from error
+    except pymysql.MySQLError as error:  # from the creator, before SQLAlchemy wraps it
+        known = _translate(database, error)
+        if known is None:
+            raise
+        raise known from error
+
+
+def _translate(database: str, error: DBAPIError | pymysql.MySQLError) -> DatabaseError | None:
+    code = error_code(error)
+    original = error.orig if isinstance(error, DBAPIError) else error
+    cause = getattr(original, "original_exception", None)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return TlsRefused(database, f"the server's certificate was not accepted: {cause.verify_message}")
+    if isinstance(cause, ssl.SSLError) or code == _SECURE_TRANSPORT_REQUIRED:
+        return TlsRefused(database, f"no TLS connection: {cause or 'the server demands TLS'}")
+    if code in _DENIED:
+        return AccessDenied(database, f"access denied (MySQL error {code}): check user name, password and schema")
+    if code in _GONE or (isinstance(error, DBAPIError) and is_gone(error)):
+        return DatabaseUnavailable(database, f"not reachable (MySQL error {code})")
+    return None
+
+
+class Queries:
+    """The named queries of one file of `sql/queries`, as attributes. Each is introduced by a line `-- name: …`."""
+
+    def __init__(self, text: str) -> None:
+        parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+        self._texts = {name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self._texts[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+
+def _without_comments(body: str) -> str:
+    return "\n".join(line for line in body.splitlines() if not line.lstrip().startswith("--")).strip().rstrip(";")
+
+
+@cache
+def queries(noun: str) -> Queries:
+    """The queries of `sql/queries/<noun>.sql`, read once."""
+    return Queries((SQL / "queries" / f"{noun}.sql").read_text())

@@ -1,0 +1,71 @@
+"""Metrics and logs of every process.
+
+Metrics are prometheus-client's, named in base units; labels are never customers. Logs are JSON by structlog: an event name in
+snake_case, then fields; a traceback is part of its line. Nothing of a Secret is ever given to either.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+from prometheus_client import Counter, Gauge, Histogram
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+TRANSACTION_RERUNS = Counter("billing_shards_transaction_reruns_total", "Transactions rolled back and run again.", ["reason"])
+for _reason in ("deadlock", "lock_wait", "connection_lost"):
+    TRANSACTION_RERUNS.labels(_reason)
+
+JOBS_CLAIMED = Counter("billing_shards_jobs_claimed_total", "Jobs taken under a lease.", ["lane"])
+BATCH_SECONDS = Histogram(
+    "billing_shards_batch_seconds", "Length of a batch's transaction, COMMIT included.", ["step"], buckets=_SECONDS
+)
+OUTCOMES = Counter("billing_shards_charge_outcomes_total", "Outcomes of attempts, as settled.", ["outcome"])
+LEASES_LOST = Counter("billing_shards_leases_lost_total", "Jobs finished too late: their lease had ended.")
+JOBS_REAPED = Counter("billing_shards_jobs_reaped_total", "Jobs taken back from workers that were lost.", ["to"])
+GATEWAY_SECONDS = Histogram(
+    "billing_shards_gateway_seconds", "Time until the provider answered, or did not.", ["operation"], buckets=_SECONDS
+)
+IN_FLIGHT = Gauge("billing_shards_jobs_in_flight", "Jobs this process holds claimed.")
+JOBS_DUE = Gauge("billing_shards_jobs_due", "Ready jobs that are due.", ["shard", "lane"])
+OLDEST_DUE = Gauge(
+    "billing_shards_oldest_due_timestamp_seconds",
+    "When the oldest due job fell due; 0: none is due.",
+    ["shard", "lane"],
+)
+INVOICES_ISSUED = Counter("billing_shards_invoices_issued_total", "Invoices written by the scheduler.")
+OUTBOX_UNSENT = Gauge("billing_shards_outbox_unsent", "Events not published yet.", ["shard"])
+LOOP_ERRORS = Counter("billing_shards_loop_errors_total", "Rounds of a background loop that failed.", ["loop"])
+
+
+def configure_logs(level: str = "info", *, as_json: bool = True) -> None:
+    """Send structlog, and the standard library's loggers, to stderr."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    render: list[structlog.typing.Processor] = (
+        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        if as_json
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    )
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[*shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(number, logging.WARNING))  # libraries: only what matters
