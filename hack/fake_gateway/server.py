@@ -1,0 +1,289 @@
+"""Routes: the provider's API under /v1, the test's side under /admin, the page for the eye at /."""
+
+import asyncio
+import contextlib
+import dataclasses
+import hmac
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from hack.fake_gateway import documents, page, parse
+from hack.fake_gateway.charging import Charging
+from hack.fake_gateway.clock import OFFSET_MAX, Clock
+from hack.fake_gateway.model import Answer, ChargeStatus, Config
+from hack.fake_gateway.store import Store
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answerer = Callable[[web.Request], Awaitable[Answer]]
+
+BODY_BYTES_MAX = 64 * 1024
+DOUBLE_REFERENCES_SHOWN = 100
+GROUPS_PER_PAGE = 50
+
+log = structlog.get_logger()
+
+
+class Server:
+    """The state of one provider and its routes. Made inside the event loop; `application()` closes it at the end."""
+
+    def __init__(self, state: Path, initial: Config) -> None:
+        self._store = Store(state)
+        self._clock = Clock(float(self._store.setting("clock_offset_seconds") or 0))
+        kept = self._store.setting("config")
+        config = parse.config(json.loads(kept)) if kept else initial
+        self._charging = Charging(self._store, self._clock, config)
+
+    def application(self) -> web.Application:
+        application = web.Application(client_max_size=BODY_BYTES_MAX)
+        application.add_routes(
+            [
+                web.post("/v1/charges", self._counted(self._provider(self._create_charge))),
+                web.get("/v1/charges", self._provider(self._list_charges)),
+                web.get("/v1/charges/export", self._export),
+                web.get("/v1/charges/{id}", self._provider(self._get_charge)),
+                web.get("/admin/config", _answering(self._get_config)),
+                web.put("/admin/config", _answering(self._put_config)),
+                web.patch("/admin/config", _answering(self._patch_config)),
+                web.post("/admin/reset", _answering(self._reset)),
+                web.get("/admin/summary", _answering(self._summary)),
+                web.get("/admin/clock", _answering(self._get_clock)),
+                web.post("/admin/clock", _answering(self._advance_clock)),
+                web.get("/healthz", _answering(self._healthz)),
+                web.get("/", self._page),
+            ]
+        )
+        application.cleanup_ctx.append(self._running)
+        return application
+
+    # The provider's API
+
+    async def _create_charge(self, request: web.Request) -> Answer:
+        key = parse.idempotency_key(request.headers.get("Idempotency-Key"))
+        charge_request = parse.charge_request(await request.read())
+        return await self._charging.charge(key, charge_request)
+
+    async def _get_charge(self, request: web.Request) -> Answer:
+        await self._settle()
+        document = self._store.charge(request.match_info["id"])
+        if document is None:
+            return documents.not_found("This charge")
+        return Answer(http_status=200, body=document)
+
+    async def _list_charges(self, request: web.Request) -> Answer:
+        await self._settle()
+        limit = parse.page_limit(request.query.get("limit", "100"))
+        after, reference = request.query.get("starting_after"), request.query.get("reference")
+        if reference is None:
+            charges = self._store.charges_after(after, limit + 1)
+        elif after is None:
+            charges = self._store.charges_of_reference(reference, limit + 1)
+        else:
+            return documents.invalid("starting_after", "cannot be combined with reference")
+        if charges is None:
+            return documents.invalid("starting_after", "is no charge's id")
+        has_more = "true" if len(charges) > limit else "false"
+        return Answer(http_status=200, body=f'{{"data": [{", ".join(charges[:limit])}], "has_more": {has_more}}}')
+
+    async def _export(self, request: web.Request) -> web.StreamResponse:
+        if not self._is_authorized(request):
+            return _respond(request, documents.unauthorized())
+        await self._settle()
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        async with contextlib.aclosing(self._store.export()) as chunks:
+            async for chunk in chunks:
+                await response.write(chunk)
+        await response.write_eof()
+        return response
+
+    def _provider(self, answerer: Answerer) -> Handler:
+        """A handler that asks for the API key, where one is configured."""
+
+        async def handle(request: web.Request) -> Answer:
+            return await answerer(request) if self._is_authorized(request) else documents.unauthorized()
+
+        return _answering(handle)
+
+    def _is_authorized(self, request: web.Request) -> bool:
+        api_key = self._charging.config.api_key
+        if api_key is None:
+            return True
+        sent = request.headers.get("Authorization", "").encode(errors="replace")
+        return hmac.compare_digest(sent, f"Bearer {api_key}".encode())
+
+    def _counted(self, handler: Handler) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            self._charging.counters["requests"] += 1
+            response = await handler(request)
+            self._charging.counters[f"answered_{response.status}"] += 1
+            return response
+
+        return handle
+
+    async def _settle(self) -> None:
+        await self._store.settle(self._clock.now())
+
+    # The test's side
+
+    async def _get_config(self, _: web.Request) -> Answer:
+        return documents.answer(200, parse.config_document(self._charging.config))
+
+    async def _put_config(self, request: web.Request) -> Answer:
+        return await self._configure(parse.json_object(await request.read()))
+
+    async def _patch_config(self, request: web.Request) -> Answer:
+        current = parse.config_document(self._charging.config)
+        return await self._configure(current | parse.json_object(await request.read()))
+
+    async def _configure(self, document: dict[str, Any]) -> Answer:
+        config = parse.config(document)
+        whole = parse.config_document(config)
+        await self._store.save_setting("config", json.dumps(whole))
+        self._charging.config = config
+        log.info("config_changed", **{**whole, "api_key": "set" if config.api_key else None})
+        return documents.answer(200, whole)
+
+    async def _reset(self, _: web.Request) -> Answer:
+        await self._store.clear()
+        await self._set_offset(0.0)
+        self._charging.counters.clear()
+        return documents.answer(200, {})
+
+    async def _summary(self, _: web.Request) -> Answer:
+        await self._settle()
+        totals = await self._store.totals()
+        statuses = {status.value: totals["charges"].get(status.value, 0) for status in ChargeStatus}
+        doubles = totals["double_charges"]
+        counters = self._charging.counters
+        summary = {
+            "requests": counters["requests"],
+            "answers": {
+                name.removeprefix("answered_"): count for name, count in sorted(counters.items()) if name.startswith("answered_")
+            },
+            "replayed": counters["replayed"],
+            "over_max_rps": counters["over_max_rps"],
+            "in_flight": self._charging.in_flight,
+            "charges": {"total": sum(statuses.values()), **statuses},
+            "succeeded_by_currency": totals["succeeded_by_currency"],
+            "faults": totals["faults"],
+            "double_charges": len(doubles),
+            "double_charge_references": doubles[:DOUBLE_REFERENCES_SHOWN],
+            "now": documents.timestamp(self._clock.now()),
+        }
+        return documents.answer(200, summary)
+
+    async def _get_clock(self, _: web.Request) -> Answer:
+        now = documents.timestamp(self._clock.now())
+        return documents.answer(200, {"now": now, "offset_seconds": self._clock.offset_seconds})
+
+    async def _advance_clock(self, request: web.Request) -> Answer:
+        seconds = parse.seconds_to_advance(parse.json_object(await request.read()))
+        offset = self._clock.offset_seconds + seconds
+        if offset > OFFSET_MAX:
+            raise parse.FieldError("advance_seconds", f"the clock goes at most {OFFSET_MAX:.0f} s ahead of real time")
+        await self._set_offset(offset)
+        return await self._get_clock(request)
+
+    async def _set_offset(self, seconds: float) -> None:
+        await self._store.save_setting("clock_offset_seconds", repr(seconds))
+        self._clock.set_offset(seconds)
+
+    async def _healthz(self, _: web.Request) -> Answer:
+        return documents.answer(200, {"status": "ok"})
+
+    async def _page(self, request: web.Request) -> web.Response:
+        await self._settle()
+        try:
+            view = page.view(request.query)
+        except parse.FieldError as error:
+            return web.Response(status=400, text=str(error))
+        totals = await self._store.totals()
+        groups = await self._store.page_of_groups(
+            text=view.text,
+            status=view.status,
+            only_double=view.only_double,
+            limit=GROUPS_PER_PAGE + 1,
+            offset=(view.number - 1) * GROUPS_PER_PAGE,
+        )
+        has_more = len(groups) > GROUPS_PER_PAGE
+        html = page.render(view, groups[:GROUPS_PER_PAGE], totals, has_more=has_more)
+        return web.Response(text=html, content_type="text/html")
+
+    # Start and end
+
+    async def _running(self, application: web.Application) -> AsyncIterator[None]:
+        application.on_shutdown.append(self._abandon_waiting)
+        keeper = asyncio.create_task(self._keep_counters())
+        yield
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+        await self._store.save_counters(self._charging.counters)
+        self._store.close()
+
+    async def _abandon_waiting(self, _: web.Application) -> None:
+        await self._charging.stop()
+
+    async def _keep_counters(self) -> None:
+        """Counters are written once a second: a killed process loses the last second of counts, but no charge."""
+        written: dict[str, int] = {}
+        while True:
+            await asyncio.sleep(1)
+            if written != self._charging.counters:
+                written = dict(self._charging.counters)
+                await self._store.save_counters(written)
+
+
+def _answering(answerer: Answerer) -> Handler:
+    """A handler of aiohttp's from one of ours: refusals and our own failures become answers of the protocol."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            answer = await answerer(request)
+        except parse.FieldError as error:
+            answer = documents.invalid(error.field, error.reason)
+        except web.HTTPRequestEntityTooLarge:
+            answer = documents.invalid("body", f"must have at most {BODY_BYTES_MAX} bytes")
+        except sqlite3.Error:
+            log.exception("state_not_written", method=request.method, path=request.path)
+            answer = documents.api_error()
+        return _respond(request, answer)
+
+    return handle
+
+
+def _respond(request: web.Request, answer: Answer) -> web.Response:
+    if answer.dropped and request.transport is not None:
+        request.transport.close()
+    return web.Response(
+        status=answer.http_status,
+        body=answer.body.encode(),
+        headers=answer.headers,
+        content_type="application/json",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """A server that accepts connections."""
+
+    runner: web.AppRunner
+    port: int
+
+    async def stop(self) -> None:
+        """Answers what is being processed, drops what still waits after two seconds."""
+        await self.runner.cleanup()
+
+
+async def listen(server: Server, host: str, port: int) -> Listening:
+    """Port 0 lets the operating system choose."""
+    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    site = web.TCPSite(runner, host, port, backlog=4096)
+    await site.start()
+    return Listening(runner=runner, port=runner.addresses[0][1])
