@@ -1,0 +1,1 @@
+"""Money, and the immutable double-entry ledger."""

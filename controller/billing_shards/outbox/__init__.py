@@ -1,0 +1,1 @@
+"""Events, written in the transaction of the change they tell of."""

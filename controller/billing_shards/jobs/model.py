@@ -1,0 +1,72 @@
+"""Values of the queue."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import IntEnum
+
+
+class Lane(IntEnum):
+    """A part of the queue with its own share of the workers."""
+
+    RENEWAL = 0
+    RETRY = 1
+
+
+class Status(IntEnum):
+    """Where a job is. `READY` and `PROCESSING` are on their way; the others are ends, until a person or a customer acts."""
+
+    READY = 0
+    PROCESSING = 1
+    SUCCEEDED = 2
+    FAILED = 3
+    AWAITING_CUSTOMER = 4
+    REVIEW = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A claimed job: what a worker needs to charge it, and the token it must show to finish it."""
+
+    shard: int
+    id: int
+    lane: Lane
+    subscription: str
+    invoice: int
+    amount: int
+    """Minor units of `currency`."""
+    currency: str
+    payment_method: str
+    key: bytes
+    attempt_no: int
+    """Of the attempt that is open now."""
+    checks: int
+    """How often an open attempt has been looked at before; 0 where the attempt is new."""
+    resumed: bool
+    """The attempt was opened by an earlier claim, and its outcome is unknown: it must be resolved, never begun anew."""
+    attempt_age: float
+    """Seconds since the attempt was opened, by the server's clock; 0 where it is new."""
+    grace_until: datetime
+    token: int
+
+    @property
+    def attempt_key(self) -> bytes:
+        """What the provider is given: the same for every send of one attempt, and never for two attempts."""
+        return attempt_key(self.key, self.attempt_no)
+
+    @property
+    def reference(self) -> str:
+        """Our reference at the provider: how an attempt is found again when its answer was lost."""
+        return f"{self.shard}/{self.invoice}/{self.attempt_no}"
+
+
+def job_key(subscription: str, period_start: date, charge_type: int) -> bytes:
+    """The key of the one charge of a period: the same for whoever computes it."""
+    return hashlib.sha256(f"{subscription}|{period_start.isoformat()}|{charge_type}".encode()).digest()
+
+
+def attempt_key(key: bytes, attempt_no: int) -> bytes:
+    """The idempotency key of one attempt at a job."""
+    return hashlib.sha256(key + str(attempt_no).encode()).digest()

@@ -1,0 +1,133 @@
+"""From a spec and the Secrets it names to a router: opens the databases and reads who owns what from the fences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
+
+from billing_shards import schema
+from billing_shards.db import Database, open_database, translated
+from billing_shards.errors import InvalidInput, SchemaBehind, WrongDatabase
+from billing_shards.settings import Credentials, DatabaseSpec, ShardSetSpec
+from billing_shards.shards import store
+from billing_shards.shards.map import ShardMap
+from billing_shards.shards.model import Owner, OwnerState
+from billing_shards.shards.transactions import ShardRouter
+
+Role = Literal["application", "schema"]
+
+
+class Secrets(Protocol):
+    """Where the values of Secrets come from. Asked anew each time, so that a changed Secret is taken."""
+
+    def value(self, secret: str, key: str) -> str:
+        """Raises `InvalidInput` that names Secret and key where either is missing."""
+
+
+class FolderSecrets:
+    """One folder a Secret, one file a key: how a pod sees them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def value(self, secret: str, key: str) -> str:
+        """See `Secrets`."""
+        try:
+            return (self._folder / secret / key).read_text().rstrip("\n")
+        except OSError as error:
+            raise InvalidInput(f"secret {secret}", f"key {key} cannot be read ({type(error).__name__})") from error
+
+
+class ManifestSecrets:
+    """The Secrets that stand beside a BillingShardSet in a file."""
+
+    def __init__(self, secrets: Mapping[str, Mapping[str, str]]) -> None:
+        self._secrets = secrets
+
+    def value(self, secret: str, key: str) -> str:
+        """See `Secrets`."""
+        try:
+            return self._secrets[secret][key]
+        except KeyError:
+            raise InvalidInput(f"secret {secret}", f"key {key} is not in the manifest") from None
+
+
+def credentials(spec: DatabaseSpec, secrets: Secrets, role: Role = "application") -> Credentials:
+    """User and password of one role. Raises `InvalidInput`."""
+    secret = (spec.credentials_secret if role == "application" else spec.schema_secret).name
+    return Credentials(username=secrets.value(secret, "username"), password=secrets.value(secret, "password"))
+
+
+def open_databases(
+    spec: ShardSetSpec, secrets: Secrets, *, role: Role = "application", pool_size: int = 5
+) -> dict[str, Database]:
+    """A pool for each database of the spec, by name; nothing is connected yet."""
+    return {
+        database.name: open_database(
+            database,
+            partial(credentials, database, secrets, role),
+            ca=partial(_ca, database, secrets),
+            pool_size=pool_size,
+        )
+        for database in spec.databases
+    }
+
+
+def _ca(spec: DatabaseSpec, secrets: Secrets) -> str | None:
+    return None if spec.tls.ca_secret is None else secrets.value(spec.tls.ca_secret.name, "ca.crt")
+
+
+def open_router(name: str, spec: ShardSetSpec, secrets: Secrets, *, pool_size: int = 5) -> ShardRouter:
+    """A router whose owners are as the fences say.
+
+    Raises `SchemaBehind`, `SchemaTooNew`, `WrongDatabase`, `DatabaseError`s, `InvalidInput`.
+    """
+    databases = open_databases(spec, secrets, pool_size=pool_size)
+    try:
+        return ShardRouter(databases, read_owners(name, spec, databases))
+    except BaseException:
+        for database in databases.values():
+            database.close()
+        raise
+
+
+def read_owners(name: str, spec: ShardSetSpec, databases: Mapping[str, Database]) -> dict[int, str]:
+    """Which database each shard is on, from the fences of all databases, each of which must belong to this shard set."""
+    owners: dict[int, str] = {}
+    for database in databases.values():
+        for owner in _fences(name, spec, database).values():
+            if owner.state is not OwnerState.MOVED:
+                owners[owner.shard] = database.name
+    return owners
+
+
+def _fences(name: str, spec: ShardSetSpec, database: Database) -> dict[int, Owner]:
+    schema.check(database)
+    with translated(database.name), database.engine.connect() as connection:
+        installation = store.read_installation(connection)
+        if installation is None:
+            raise SchemaBehind(database.name, "is not set up yet: no shard was ever placed on it")
+        found = (installation.shard_set, installation.shard_count, installation.database)
+        if found != (name, spec.shard_count, database.name):
+            raise WrongDatabase(database.name, f"was set up as database {found[2]} of {found[0]} with {found[1]} shards")
+        return store.read_owners(connection)
+
+
+def set_up(name: str, spec: ShardSetSpec, databases: Mapping[str, Database]) -> None:
+    """Without a cluster: place the shards on databases none of which was ever set up, as the spec's map says.
+
+    Does nothing where all of them are set up. `databases` are opened as the schema's owner or the application.
+    """
+    shard_map = ShardMap.from_spec(spec)
+    for database in databases.values():
+        with translated(database.name), database.engine.connect() as connection:
+            if store.read_installation(connection) is None:
+                store.initialise(
+                    connection,
+                    shard_set=name,
+                    shard_count=spec.shard_count,
+                    database=database.name,
+                    shards=shard_map.shards_of(database.name),
+                )
