@@ -96,7 +96,7 @@ def _known_revisions() -> frozenset[str]:
 
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(SQL / "schema"))
+    config.set_main_option("script_location", str(SQL / "schema" / "alembic"))  # apart: every .py beside a revision is run as one
     config.set_main_option("version_locations", str(SQL / "schema"))
     config.set_main_option("path_separator", "os")
     return config
