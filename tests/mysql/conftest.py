@@ -1,0 +1,56 @@
+"""Two real MySQL servers a session, and a fresh shard set over them for each test that asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hack.mysql import MySQLServer
+from tests.mysql.shard_set import NAMES, ShardSet, Site
+
+
+@pytest.fixture(scope="session")
+def mysql_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[MySQLServer]]:
+    """Two servers, reached over TLS alone. Tests that kill or restart one start their own."""
+    workdir = tmp_path_factory.mktemp("mysql")
+    with ExitStack() as stack:
+        yield [stack.enter_context(MySQLServer.start(name, workdir=workdir, buffer_pool_mb=64)) for name in NAMES]
+
+
+@pytest.fixture(scope="session")
+def upgraded_site(mysql_servers: Sequence[MySQLServer]) -> Site:
+    site = Site.create(mysql_servers, f"billing_{uuid4().hex[:8]}")
+    site.upgrade()
+    return site
+
+
+@pytest.fixture
+def empty_site(mysql_servers: Sequence[MySQLServer]) -> Iterator[Site]:
+    """Schemas that were never upgraded, for this test alone."""
+    site = Site.create(mysql_servers, f"billing_{uuid4().hex[:8]}")
+    yield site
+    site.drop()
+
+
+@pytest.fixture
+def make_shard_set(upgraded_site: Site) -> Iterator[Callable[..., ShardSet]]:
+    """Make one shard set with fields of its spec changed, by their outside names: `make_shard_set(shardCount=16)`."""
+    with ExitStack() as stack:
+        stack.callback(upgraded_site.empty)
+
+        def make(**changes: Any) -> ShardSet:
+            made = ShardSet(upgraded_site, upgraded_site.spec(**changes))
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def shard_set(make_shard_set: Callable[..., ShardSet]) -> ShardSet:
+    """Eight shards: 0-3 on database a, 4-7 on b."""
+    return make_shard_set()
