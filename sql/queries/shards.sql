@@ -15,7 +15,7 @@ INSERT INTO shard_owner (shard_id, epoch, state, updated_at) VALUES (%(shard)s, 
 INSERT INTO shard_sequence (shard_id, name, next_value) VALUES (%(shard)s, %(name)s, 1)
 
 -- name: fence
-SELECT state, moved_to FROM shard_owner WHERE shard_id = %(shard)s FOR SHARE
+SELECT state, moved_to, NOW(6) FROM shard_owner WHERE shard_id = %(shard)s FOR SHARE
 
 -- name: advance_sequences
 UPDATE shard_sequence

@@ -32,15 +32,6 @@ CREATE TABLE shard_sequence (
   PRIMARY KEY (shard_id, name)
 );
 
--- Which housekeeper works on a shard's task, until when.
-CREATE TABLE shard_task (
-  shard_id   SMALLINT UNSIGNED NOT NULL,
-  task       VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-  holder     VARCHAR(253) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-  held_until DATETIME(6)       NOT NULL,
-  PRIMARY KEY (shard_id, task)
-);
-
 -- What a customer agreed to. Period k runs from start_date + k intervals to start_date + (k+1) intervals, computed from the
 -- start each time, so that a 31st stays a 31st after February.
 CREATE TABLE subscription (

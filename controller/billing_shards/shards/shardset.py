@@ -103,6 +103,11 @@ def read_owners(name: str, spec: ShardSetSpec, databases: Mapping[str, Database]
     return owners
 
 
+def check_database(name: str, spec: ShardSetSpec, database: Database) -> None:
+    """Raise `SchemaBehind`, `SchemaTooNew`, `WrongDatabase` or a `DatabaseError` unless it is this set's, and ready for us."""
+    _fences(name, spec, database)
+
+
 def _fences(name: str, spec: ShardSetSpec, database: Database) -> dict[int, Owner]:
     schema.check(database)
     with translated(database.name), database.engine.connect() as connection:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 
 import structlog
@@ -53,11 +54,13 @@ class _RunAgainError(Exception):
 class ShardTransaction:
     """What the body of a transaction is given: reads, writes that name the rows they touch, and the shard's counters."""
 
-    __slots__ = ("_connection", "shard", "touched")
+    __slots__ = ("_connection", "now", "shard", "touched")
 
-    def __init__(self, connection: Connection, shard: int) -> None:
+    def __init__(self, connection: Connection, shard: int, now: datetime) -> None:
         self._connection = connection
         self.shard = shard
+        self.now = now
+        """The server's NOW(6), UTC, when the fence was read."""
         self.touched: list[tuple[str, Sequence[Key]]] = []
 
     def read(self, query: str, params: Params = {}) -> Sequence[Sequence[Any]]:  # noqa: B006 - never changed
@@ -68,11 +71,6 @@ class ShardTransaction:
         """Run an INSERT, UPDATE or DELETE of the rows `keys` (primary keys without shard_id); the number of rows found."""
         self.touched.append((table, keys))
         return self._execute(query, params).rowcount
-
-    def write_rows(self, query: str, rows: Sequence[Sequence[Any]], *, table: str, keys: Sequence[Key]) -> int:
-        """One multi-row `INSERT … VALUES (%s, …)`. Nothing but placeholders may stand in VALUES, or it goes row by row."""
-        self.touched.append((table, keys))
-        return self._connection.exec_driver_sql(query, [tuple(row) for row in rows]).rowcount
 
     def take(self, name: str, count: int) -> int:
         """The first of `count` numbers of one of the shard's counters. Take 'event' and 'ledger' last."""
@@ -116,11 +114,21 @@ class ShardRouter:
             groups.setdefault(self.owner(shard).name, []).append(shard)
         return groups
 
+    def close(self) -> None:
+        """Close the pooled connections of all databases."""
+        for database in self._databases.values():
+            database.close()
+
     @contextmanager
     def read(self, shard: int) -> Iterator[Connection]:
         """A connection for plain reads of one shard."""
-        database = self.owner(shard)
-        with translated(database.name), database.engine.connect() as connection:
+        with self.connect(self.owner(shard).name) as connection:
+            yield connection
+
+    @contextmanager
+    def connect(self, database: str) -> Iterator[Connection]:
+        """A connection for plain reads of a whole database."""
+        with translated(database), self._databases[database].engine.connect() as connection:
             yield connection
 
     def run(self, shard: int, body: Body[T], *, committed: Committed[T] | None = None) -> T:
@@ -157,8 +165,8 @@ class ShardRouter:
     def _once(self, database: Database, shard: int, body: Body[T], committed: Committed[T] | None) -> T:
         with translated(database.name), database.engine.connect() as connection:
             try:
-                read_fence(connection, shard, database.name)
-                result = body(ShardTransaction(connection, shard))
+                now = read_fence(connection, shard, database.name)
+                result = body(ShardTransaction(connection, shard, now))
             except DBAPIError as error:
                 _raise_run_again(error)
                 raise
@@ -196,14 +204,15 @@ class ShardRouter:
             return committed(connection)
 
 
-def read_fence(connection: Connection, shard: int, database: str) -> None:
-    """Lock the shard's fence row FOR SHARE. Raises `NotOwner` or `ShardFenced` where the shard may not be written here."""
+def read_fence(connection: Connection, shard: int, database: str) -> datetime:
+    """Lock the shard's fence row FOR SHARE; the server's time. Raises `NotOwner`, `ShardFenced` where it may not be written."""
     row = connection.exec_driver_sql(_q.fence, {"shard": shard}).one_or_none()
     if row is None:
         raise NotOwner(shard, database, None)
     state, moved_to = OwnerState(row[0]), row[1]
     if state is OwnerState.OWNER:
-        return
+        now: datetime = row[2]
+        return now
     if state is OwnerState.MOVED:
         raise NotOwner(shard, database, moved_to)
     raise ShardFenced(shard, f"is {state.name.lower()} on database {database}")

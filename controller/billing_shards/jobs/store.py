@@ -1,0 +1,191 @@
+"""The queue's SQL: each function is one transaction on one shard, or one read of one database."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from billing_shards import telemetry
+from billing_shards.db import queries
+from billing_shards.jobs.model import Job, Lane, Status, attempt_key
+from billing_shards.shards.transactions import ShardRouter, ShardTransaction
+
+_q = queries("jobs")
+
+_TOKEN_BITS = 63  # tokens are random: no two claims of any process share one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """The first ready job of a shard's lane."""
+
+    shard: int
+    lane: Lane
+    in_seconds: float
+    """Until it falls due, by the server's clock; negative where it is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What waits in a shard's lane."""
+
+    shard: int
+    lane: Lane
+    ready: int
+    """Jobs that are due and not claimed."""
+    oldest_due_at: datetime | None
+    processing: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaped:
+    """A job taken back from a lost worker."""
+
+    id: int
+    subscription: str
+    invoice: int
+    to_review: bool
+
+
+def next_due(connection: Connection, shards: Collection[int]) -> list[Due]:
+    """When the next ready job of each of the shards' lanes falls due; lanes without one are left out."""
+    rows = connection.exec_driver_sql(_q.next_due, {"shards": tuple(shards)}).all()
+    return [Due(shard=r[0], lane=Lane(r[1]), in_seconds=(r[2] - r[3]).total_seconds()) for r in rows]
+
+
+def backlog(connection: Connection, shards: Collection[int]) -> list[Backlog]:
+    """What waits in each of the shards' lanes; lanes with nothing due and nothing claimed are left out."""
+    found: defaultdict[tuple[int, int], dict[str, Any]] = defaultdict(dict)
+    for shard, lane, status, count, first in connection.exec_driver_sql(_q.backlog, {"shards": tuple(shards)}):
+        ready = {"ready": count, "oldest_due_at": first}
+        found[shard, lane] |= ready if status == Status.READY else {"processing": count}
+    nothing: dict[str, Any] = {"ready": 0, "oldest_due_at": None, "processing": 0}
+    return [Backlog(shard=shard, lane=Lane(lane), **(nothing | parts)) for (shard, lane), parts in found.items()]
+
+
+def claim(router: ShardRouter, shard: int, lane: Lane, *, limit: int, lease_seconds: int, provider: str) -> list[Job]:
+    """Take up to `limit` due jobs under a lease of `lease_seconds`, opening an attempt for each that has none open.
+
+    One short transaction: candidates FOR UPDATE SKIP LOCKED, mark, attempt rows. Raises what `ShardRouter.run` raises.
+    """
+    token = secrets.randbits(_TOKEN_BITS)
+    taken: list[Job] = []
+
+    def body(transaction: ShardTransaction) -> list[Job]:
+        rows = transaction.read(_q.claim_candidates, {"lane": int(lane), "limit": limit})
+        taken[:] = []
+        if rows:
+            ids = tuple(row[0] for row in rows)
+            mark = {"ids": ids, "token": token, "lease_seconds": lease_seconds}
+            transaction.write(_q.claim, mark, table="billing_job", keys=[(job,) for job in ids])
+            ages = _attempt_ages(transaction, rows)
+            taken[:] = [_job(shard, lane, token, row, ages) for row in rows]
+            _open_attempts(transaction, provider, [job for job in taken if not job.resumed])
+        return taken
+
+    def committed(connection: Connection) -> list[Job] | None:
+        ids = tuple(job.id for job in taken)
+        if not ids:
+            return taken
+        found = connection.exec_driver_sql(_q.claimed, {"shard": shard, "ids": ids, "token": token}).scalar_one()
+        return taken if found else None
+
+    with telemetry.BATCH_SECONDS.labels("claim").time():
+        jobs = router.run(shard, body, committed=committed)
+    telemetry.JOBS_CLAIMED.labels(lane.name.lower()).inc(len(jobs))
+    return jobs
+
+
+def _attempt_ages(transaction: ShardTransaction, rows: Sequence[Sequence[Any]]) -> dict[int, float]:
+    open_attempts = tuple((row[0], row[7]) for row in rows if row[8])
+    if not open_attempts:
+        return {}
+    return {row[0]: float(row[1]) for row in transaction.read(_q.attempt_ages, {"attempts": open_attempts})}
+
+
+def _job(shard: int, lane: Lane, token: int, row: Sequence[Any], ages: dict[int, float]) -> Job:
+    resumed = bool(row[8])
+    return Job(
+        shard=shard,
+        id=row[0],
+        lane=lane,
+        subscription=row[1],
+        invoice=row[2],
+        amount=row[3],
+        currency=row[4],
+        payment_method=row[5],
+        key=row[6],
+        attempt_no=row[7] if resumed else row[7] + 1,
+        checks=row[9],
+        resumed=resumed,
+        attempt_age=ages.get(row[0], 0.0),
+        grace_until=row[10],
+        token=token,
+    )
+
+
+def _open_attempts(transaction: ShardTransaction, provider: str, jobs: Sequence[Job]) -> None:
+    if not jobs:
+        return
+    rows = [(j.id, j.attempt_no, attempt_key(j.key, j.attempt_no).hex(), j.amount, j.currency) for j in jobs]
+    params = {"provider": provider, "rows": json.dumps(rows)}
+    transaction.write(_q.open_attempts, params, table="payment_attempt", keys=[row[:2] for row in rows])
+
+
+def renew(router: ShardRouter, jobs: Iterable[Job], *, lease_seconds: int) -> int:
+    """Lengthen the leases of `jobs` to `lease_seconds` from now, a transaction a shard; how many were still held."""
+    return _for_held(router, jobs, _q.renew, {"lease_seconds": lease_seconds})
+
+
+def release(router: ShardRouter, jobs: Iterable[Job]) -> int:
+    """Give jobs back at once. Their attempts stay open: whoever claims them next resolves those first."""
+    return _for_held(router, jobs, _q.release, {})
+
+
+def _for_held(router: ShardRouter, jobs: Iterable[Job], query: str, params: dict[str, Any]) -> int:
+    by_shard: defaultdict[int, list[Job]] = defaultdict(list)
+    for job in jobs:
+        by_shard[job.shard].append(job)
+    found = 0
+    for shard, held in by_shard.items():
+        values = {**params, "held": held_json(held)}
+        keys = [(job.id,) for job in held]
+        write = _writer(query, values, keys)
+        # Run twice it does the same, so a lost answer to COMMIT needs no proof: it is simply run again.
+        found += router.run(shard, write, committed=lambda _: None)
+    return found
+
+
+def _writer(query: str, values: dict[str, Any], keys: list[tuple[int]]) -> Callable[[ShardTransaction], int]:
+    return lambda transaction: transaction.write(query, values, table="billing_job", keys=keys)
+
+
+def held_json(jobs: Iterable[Job]) -> str:
+    """(id, token) of jobs, as the queries take them."""
+    return json.dumps([(job.id, job.token) for job in jobs])
+
+
+def shards_with_expired_leases(connection: Connection, shards: Collection[int]) -> list[int]:
+    """The shards on which a worker was lost."""
+    return list(connection.exec_driver_sql(_q.shards_with_expired_leases, {"shards": tuple(shards)}).scalars())
+
+
+def reap_in(
+    transaction: ShardTransaction, lane: Lane, *, limit: int, jitter_seconds: float, lost_leases_max: int
+) -> list[Reaped]:
+    """Make jobs whose lease has ended ready again, after a jittered delay; those that lose too many workers go to review."""
+    rows = transaction.read(_q.expired_leases, {"lane": int(lane), "limit": limit})
+    reaped = [Reaped(id=row[0], subscription=row[2], invoice=row[3], to_review=row[1] + 1 >= lost_leases_max) for row in rows]
+    for status in (Status.READY, Status.REVIEW):
+        ids = tuple(job.id for job in reaped if job.to_review == (status is Status.REVIEW))
+        if ids:
+            params = {"ids": ids, "status": int(status), "jitter_seconds": jitter_seconds}
+            transaction.write(_q.reap, params, table="billing_job", keys=[(job,) for job in ids])
+    return reaped

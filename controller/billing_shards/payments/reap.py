@@ -1,0 +1,55 @@
+"""The reaper: jobs whose worker was lost become ready again; those that lose worker after worker are set aside for review."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+import structlog
+
+from billing_shards import telemetry
+from billing_shards.jobs import store
+from billing_shards.jobs.model import Lane
+from billing_shards.outbox import events
+from billing_shards.outbox.events import Event
+from billing_shards.settings import ClaimerSpec
+from billing_shards.shards.transactions import ShardRouter, ShardTransaction
+
+_log = structlog.get_logger(__name__)
+
+_BATCH = 500
+_JITTER_SECONDS = 5.0
+
+
+def reap(router: ShardRouter, database: str, shards: Collection[int], *, settings: ClaimerSpec) -> int:
+    """Take back the expired jobs of a database's shards, a bounded batch a lane; how many. Raises what `router.run` does."""
+    with router.connect(database) as connection:
+        stricken = store.shards_with_expired_leases(connection, shards)
+    count = 0
+    for shard in stricken:
+        for lane in Lane:
+            body = partial(_reap, lane=lane, lost_leases_max=settings.lost_leases_max)
+            # Run twice it does no harm: what it reaped is not expired any more.
+            count += router.run(shard, body, committed=lambda _: None)
+    return count
+
+
+def _reap(transaction: ShardTransaction, *, lane: Lane, lost_leases_max: int) -> int:
+    reaped = store.reap_in(transaction, lane, limit=_BATCH, jitter_seconds=_JITTER_SECONDS, lost_leases_max=lost_leases_max)
+    told = [
+        Event(
+            type="payment.review",
+            subscription=job.subscription,
+            payload={"invoice": job.invoice, "reason": "workers_lost"},
+        )
+        for job in reaped
+        if job.to_review
+    ]
+    if told:
+        events.write(transaction, transaction.take("event", len(told)), told)
+    for to_review in (False, True):
+        count = sum(job.to_review is to_review for job in reaped)
+        telemetry.JOBS_REAPED.labels("review" if to_review else "ready").inc(count)
+    if reaped:
+        _log.info("jobs_reaped", shard=transaction.shard, lane=lane.name.lower(), jobs=len(reaped), review=len(told))
+    return len(reaped)

@@ -1,0 +1,240 @@
+"""Settlement: what a batch of outcomes writes, in one transaction on one shard.
+
+Attempt, job, invoice, ledger entry and event change together or not at all. The lease token is the fence: where a lease was lost,
+nothing of that job is written, and the rest of the batch is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, assert_never
+
+import structlog
+from sqlalchemy import Connection
+
+from billing_shards import telemetry
+from billing_shards.accounts import ledger
+from billing_shards.db import queries
+from billing_shards.jobs.model import Job, Lane, Status
+from billing_shards.jobs.store import held_json
+from billing_shards.outbox import events
+from billing_shards.outbox.events import Event
+from billing_shards.payments.decide import AskCustomer, CheckAfter, Decision, GiveUp, Paid, RetryAfter, Review, decide
+from billing_shards.payments.model import (
+    ActionRequired,
+    AttemptOutcome,
+    Declined,
+    NotSent,
+    Outcome,
+    Pending,
+    Succeeded,
+    Unknown,
+    Unresolvable,
+)
+from billing_shards.settings import RetrySpec
+from billing_shards.shards.transactions import ShardRouter, ShardTransaction
+
+_q = queries("jobs")
+_s = queries("settle")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A claimed job and what the provider said. `draw` in [0, 1) is the jitter of its retry."""
+
+    job: Job
+    outcome: Outcome
+    draw: float
+
+
+Decided: TypeAlias = tuple[Result, Decision]
+
+
+class _LeaseLostError(Exception):
+    """Some job of the batch is not held any more: roll back, and write the batch without it."""
+
+
+def settle(router: ShardRouter, shard: int, results: Sequence[Result], *, provider: str, policy: RetrySpec) -> list[Job]:
+    """Write the results of one shard's jobs; the jobs whose lease was lost, of which nothing was written.
+
+    Raises what `ShardRouter.run` raises; then nothing was written.
+    """
+    settled: list[Decided] = []
+
+    def body(transaction: ShardTransaction, only: Sequence[Result]) -> bool:
+        settled[:] = [(r, decide(r.job, r.outcome, policy, transaction.now, r.draw)) for r in only]
+        _write(transaction, settled, provider)
+        return True
+
+    def committed(connection: Connection) -> bool | None:
+        params = {"shard": shard, "held": held_json(result.job for result, _ in settled)}
+        return connection.exec_driver_sql(_q.finished, params).scalar_one() > 0 or None
+
+    with telemetry.BATCH_SECONDS.labels("settle").time():
+        try:
+            router.run(shard, lambda transaction: body(transaction, results), committed=committed)
+        except _LeaseLostError:
+            router.run(shard, lambda transaction: body(transaction, _still_held(transaction, results)), committed=committed)
+    _count(settled)
+    kept = {id(result) for result, _ in settled}
+    lost = [result.job for result in results if id(result) not in kept]
+    if lost:
+        telemetry.LEASES_LOST.inc(len(lost))
+        _log.warning("lease_lost", shard=shard, jobs=[job.id for job in lost][:20], count=len(lost))
+    return lost
+
+
+def _still_held(transaction: ShardTransaction, results: Sequence[Result]) -> list[Result]:
+    rows = transaction.read(_q.held, {"held": held_json(result.job for result in results)})
+    held = {row[0] for row in rows}
+    return [result for result in results if result.job.id in held]
+
+
+def _write(transaction: ShardTransaction, settled: Sequence[Decided], provider: str) -> None:
+    if not settled:
+        return
+    _finish_jobs(transaction, settled)
+    _finish_attempts(transaction, [result for result, _ in settled])
+    paid = [result for result, decision in settled if isinstance(decision, Paid)]
+    _mark_paid(transaction, paid)
+    _mark_unpaid(transaction, [(r, d) for r, d in settled if isinstance(d, RetryAfter | AskCustomer | GiveUp)])
+    told = [event for result, decision in settled if (event := _event(result, decision)) is not None]
+    entries = [_payment(result.job, provider) for result in paid]
+    counts = {name: n for name, n in (("event", len(told)), ("ledger", len(entries))) if n}
+    if counts:
+        first = transaction.take_many(counts)
+        ledger.book(transaction, first.get("ledger", 0), entries)
+        events.write(transaction, first.get("event", 0), told)
+
+
+def _finish_jobs(transaction: ShardTransaction, settled: Sequence[Decided]) -> None:
+    rows = [(r.job.id, r.job.token, *_job_after(r.job, decision)) for r, decision in settled]
+    keys = [(row[0],) for row in rows]
+    found = transaction.write(_q.finish, {"rows": json.dumps(rows)}, table="billing_job", keys=keys)
+    if found != len(rows):
+        raise _LeaseLostError
+
+
+def _job_after(job: Job, decision: Decision) -> tuple[int, int, float, int, int]:
+    """Status, lane, seconds until it is due, attempt open, checks."""
+    match decision:
+        case Paid():
+            return Status.SUCCEEDED, job.lane, 0, 0, 0
+        case RetryAfter():
+            return Status.READY, Lane.RETRY, decision.seconds, 0, 0
+        case CheckAfter():
+            return Status.READY, Lane.RETRY, decision.seconds, 1, decision.checks
+        case AskCustomer():
+            return Status.AWAITING_CUSTOMER, Lane.RETRY, 0, 0, 0
+        case GiveUp():
+            return Status.FAILED, job.lane, 0, 0, 0
+        case Review():
+            return Status.REVIEW, Lane.RETRY, 0, 1, job.checks
+        case _:
+            assert_never(decision)
+
+
+def _finish_attempts(transaction: ShardTransaction, results: Iterable[Result]) -> None:
+    rows = [(r.job.id, r.job.attempt_no, *told) for r in results if (told := _attempt_after(r.outcome)) is not None]
+    if rows:
+        keys = [row[:2] for row in rows]
+        transaction.write(_s.finish_attempts, {"rows": json.dumps(rows)}, table="payment_attempt", keys=keys)
+
+
+def _attempt_after(outcome: Outcome) -> tuple[int, str | None, str | None, int] | None:
+    """Outcome, provider's reference, code, finished or not; None where nothing was learnt."""
+    match outcome:
+        case Succeeded():
+            return AttemptOutcome.SUCCEEDED, outcome.provider_ref, None, 1
+        case Declined():
+            return AttemptOutcome.DECLINED, outcome.provider_ref, outcome.code, 1
+        case ActionRequired():
+            return AttemptOutcome.ACTION_REQUIRED, outcome.provider_ref, None, 1
+        case Pending():
+            return AttemptOutcome.PENDING, outcome.provider_ref, None, 0
+        case Unknown() | NotSent() | Unresolvable():
+            return None
+        case _:
+            assert_never(outcome)
+
+
+def _mark_paid(transaction: ShardTransaction, paid: Sequence[Result]) -> None:
+    if not paid:
+        return
+    ids = tuple(result.job.invoice for result in paid)
+    found = transaction.write(_s.pay_invoices, {"ids": ids}, table="invoice", keys=[(invoice,) for invoice in ids])
+    if found != len(ids):
+        raise AssertionError(f"shard {transaction.shard}: {len(ids) - found} of {len(ids)} paid invoices were not open")
+    recovered = tuple(result.job.subscription for result in paid if result.job.attempt_no > 1)
+    if recovered:
+        keys = [(subscription,) for subscription in recovered]
+        transaction.write(_s.recover_subscriptions, {"ids": recovered}, table="subscription", keys=keys)
+
+
+def _mark_unpaid(transaction: ShardTransaction, unpaid: Sequence[Decided]) -> None:
+    given_up = [result.job for result, decision in unpaid if isinstance(decision, GiveUp)]
+    late = tuple(result.job.subscription for result, decision in unpaid if not isinstance(decision, GiveUp))
+    if late:
+        keys = [(subscription,) for subscription in late]
+        transaction.write(_s.subscriptions_past_due, {"ids": late}, table="subscription", keys=keys)
+    if given_up:
+        invoices = tuple(job.invoice for job in given_up)
+        transaction.write(_s.give_up_invoices, {"ids": invoices}, table="invoice", keys=[(i,) for i in invoices])
+        subscriptions = tuple(job.subscription for job in given_up)
+        keys = [(subscription,) for subscription in subscriptions]
+        transaction.write(_s.suspend_subscriptions, {"ids": subscriptions}, table="subscription", keys=keys)
+
+
+def _payment(job: Job, provider: str) -> ledger.Entry:
+    return ledger.payment_succeeded(
+        invoice=job.invoice,
+        subscription=job.subscription,
+        provider=provider,
+        amount=job.amount,
+        currency=job.currency,
+        job_key=job.key,
+    )
+
+
+def _event(result: Result, decision: Decision) -> Event | None:
+    job = result.job
+    facts: dict[str, Any] = {
+        "invoice": job.invoice,
+        "amount": job.amount,
+        "currency": job.currency,
+        "attempt": job.attempt_no,
+    }
+    match decision:
+        case Paid():
+            facts["provider_ref"] = decision.provider_ref
+            kind = "payment.succeeded"
+        case RetryAfter():
+            facts["code"], facts["retry_seconds"] = _code(result.outcome), round(decision.seconds)
+            kind = "payment.failed"
+        case AskCustomer():
+            facts["code"], facts["reason"] = _code(result.outcome), decision.reason
+            kind = "payment.action_required"
+        case GiveUp():
+            facts["code"], facts["reason"] = _code(result.outcome), decision.reason
+            kind = "subscription.suspended"
+        case Review():
+            facts["reason"] = decision.reason
+            kind = "payment.review"
+        case CheckAfter():
+            return None
+        case _:
+            assert_never(decision)
+    return Event(type=kind, subscription=job.subscription, payload=facts)
+
+
+def _code(outcome: Outcome) -> str | None:
+    return outcome.code if isinstance(outcome, Declined) else None
+
+
+def _count(settled: Iterable[Decided]) -> None:
+    for name, n in Counter(type(decision).__name__.lower() for _, decision in settled).items():
+        telemetry.OUTCOMES.labels(name).inc(n)

@@ -1,0 +1,168 @@
+"""What claimer and housekeeper have in common as processes: settings, databases, probes and metrics, signals, and the watch on
+their ConfigMap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from billing_shards import telemetry
+from billing_shards.errors import BillingShardsError, DatabaseError, DatabaseUnavailable, InvalidInput
+from billing_shards.payments.http import HttpGateway
+from billing_shards.settings import ProcessSettings, ShardSetSpec
+from billing_shards.shards.map import ShardMap
+from billing_shards.shards.shardset import FolderSecrets, Secrets, check_database, open_databases
+from billing_shards.shards.transactions import ShardRouter
+
+_log = structlog.get_logger(__name__)
+
+_WATCH_SECONDS = 2.0
+_BEAT_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSet:
+    """The shard set that a process works for."""
+
+    name: str
+    spec: ShardSetSpec
+    secrets: Secrets
+
+
+def from_settings(settings: ProcessSettings) -> ShardSet:
+    """The shard set of the mounted ConfigMap and Secrets. Raises `InvalidInput`."""
+    name, spec = settings.shard_set()
+    return ShardSet(name=name, spec=spec, secrets=FolderSecrets(settings.secrets_dir))
+
+
+def router(shard_set: ShardSet, *, pool_size: int) -> ShardRouter:
+    """A router by the spec's map, for a process that must start while a database is down.
+
+    The fence of each shard has the last word, in every transaction. Raises `WrongDatabase`, `SchemaBehind`, `SchemaTooNew`,
+    `AccessDenied`, `TlsRefused` of a database that is reached.
+    """
+    databases = open_databases(shard_set.spec, shard_set.secrets, pool_size=pool_size)
+    for database in databases.values():
+        try:
+            check_database(shard_set.name, shard_set.spec, database)
+        except DatabaseUnavailable as error:
+            _log.warning("database_unavailable_at_start", database=database.name, error=str(error))
+    shard_map = ShardMap.from_spec(shard_set.spec)
+    return ShardRouter(databases, {shard: shard_map.database_of(shard) for shard in range(len(shard_map))})
+
+
+def gateway(shard_set: ShardSet) -> HttpGateway:
+    """The provider of the spec; of the running event loop."""
+    spec = shard_set.spec.gateway
+    secret = spec.api_key_secret
+
+    def api_key() -> str | None:
+        return None if secret is None else shard_set.secrets.value(secret.name, "apiKey")
+
+    return HttpGateway(spec, api_key, connections_max=shard_set.spec.claimer.workers)
+
+
+async def until_usable(open_router: Callable[[], ShardRouter], stop: asyncio.Event) -> ShardRouter | None:
+    """Try to open the databases until they are usable; None when told to stop. What a person can mend does not end a pod."""
+    wait = 1.0
+    while not stop.is_set():
+        try:
+            return await asyncio.to_thread(open_router)
+        except (DatabaseError, InvalidInput) as error:
+            _log.warning("not_usable_yet", error=str(error))
+        try:
+            await asyncio.wait_for(stop.wait(), wait)
+        except TimeoutError:
+            wait = min(15.0, wait * 2)
+    return None
+
+
+def stop_on_signals(stop: Callable[[], None], signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
+    """Call `stop` on any of the signals; for the running event loop."""
+    loop = asyncio.get_running_loop()
+    for number in signals:
+        loop.add_signal_handler(number, stop)
+
+
+async def watch_paused(settings: ProcessSettings, adopt: Callable[[bool], None]) -> None:
+    """Tell `adopt` whether the set is paused, whenever the mounted ConfigMap says otherwise than before. Never returns."""
+    paused: bool | None = None
+    while True:
+        try:
+            _, spec = await asyncio.to_thread(settings.shard_set)
+        except InvalidInput as error:
+            _log.warning("config_unreadable", error=str(error))
+        else:
+            if spec.paused != paused:
+                paused = spec.paused
+                _log.info("paused" if paused else "not_paused")
+                adopt(paused)
+        await asyncio.sleep(_WATCH_SECONDS)
+
+
+class Probes:
+    """/healthz, /readyz and /metrics of a process."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self._beat = time.monotonic()
+
+    async def beat(self) -> None:
+        """Prove, for as long as it runs, that the event loop turns. Never returns."""
+        while True:
+            self._beat = time.monotonic()
+            await asyncio.sleep(1)
+
+    @asynccontextmanager
+    async def serve(self, port: int) -> AsyncIterator[int]:
+        """Answer on all addresses until left; the port, which the system chooses where 0 is given."""
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, None, port).start()
+        beat = asyncio.create_task(self.beat())
+        try:
+            yield runner.addresses[0][1]
+        finally:
+            beat.cancel()
+            await runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        late = time.monotonic() - self._beat
+        return web.Response(text="ok\n") if late < _BEAT_SECONDS_MAX else web.Response(status=503, text=f"stuck {late:.0f} s\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n") if self.ready else web.Response(status=503, text="not ready\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def run_process(settings: ProcessSettings, work: Callable[[ProcessSettings], Awaitable[None]]) -> int:
+    """Run a process to its end; the exit code. A fault of our own is logged with its traceback, and exits 1."""
+    telemetry.configure_logs(settings.log_level)
+
+    async def run() -> None:
+        await work(settings)
+
+    try:
+        asyncio.run(run())
+    except BillingShardsError as error:
+        _log.error("process_failed", error=str(error))
+        return 1
+    except Exception:
+        _log.exception("process_crashed")
+        return 1
+    return 0
