@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import resource
@@ -56,6 +57,9 @@ async def _serve(arguments: argparse.Namespace, initial: Config) -> None:
     listening = await listen(Server(arguments.state, initial), arguments.host, arguments.port)
     sys.stdout.write(json.dumps({"event": "ready", "host": arguments.host, "port": listening.port}) + "\n")
     sys.stdout.flush()
+    # A request leaves no cycles behind, and looking for them took a tenth of the time.
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
     await stop.wait()
     log.info("stopping")
     await listening.stop()

@@ -16,6 +16,7 @@ from hack.fake_gateway.model import (
     Answer,
     Behaviour,
     ChargeRequest,
+    ChargeStatus,
     Config,
     Fault,
     KeyRecord,
@@ -48,7 +49,7 @@ class Limiter:
 class _Attempt:
     key: str
     request: ChargeRequest
-    fingerprint: bytes
+    fingerprint: str
     generation: int
     seed: int
     behaviour: Behaviour
@@ -64,7 +65,7 @@ class Charging:
         self._store = store
         self._clock = clock
         self._limiter = Limiter()
-        self._in_flight: dict[str, bytes] = {}
+        self._in_flight: dict[str, str] = {}
         self._background: dict[str, asyncio.Task[Answer]] = {}
 
     @property
@@ -103,7 +104,7 @@ class Charging:
         headers = {"Idempotent-Replayed": "true"}
         return Answer(http_status=record.http_status, body=record.body, headers=headers)
 
-    def _attempt(self, key: str, request: ChargeRequest, fingerprint: bytes, generation: int) -> _Attempt:
+    def _attempt(self, key: str, request: ChargeRequest, fingerprint: str, generation: int) -> _Attempt:
         seed, behaviour = self.config.seed, self.config.behaviour_for(request)
         return _Attempt(
             key=key,
@@ -175,21 +176,23 @@ class Charging:
             generation=attempt.generation,
         )
         await self._store.save(attempt.key, record, charge, fault)
-        return dataclasses.replace(answer, dropped=fault is Fault.LOST_ANSWER)
+        return dataclasses.replace(answer, dropped=True) if fault is Fault.LOST_ANSWER else answer
 
     def _new_charge(self, attempt: _Attempt, now: float) -> tuple[NewCharge, Answer]:
         outcome = self._outcome(attempt)
         charge_id = decide.charge_id(attempt.seed, attempt.key, attempt.generation)
         document = documents.charge(charge_id, attempt.request, outcome, now)
         pending = outcome.settles_to is not None
+        text = json.dumps(document)
         charge = NewCharge(
             charge_id=charge_id,
             group=attempt.request.group,
-            document=json.dumps(document),
+            document=text,
             settles_at=now + outcome.settle_after_seconds if pending else None,
             settled=json.dumps(documents.settled(document, outcome)) if pending else None,
         )
-        return charge, documents.charge_answer(document)
+        declined = outcome.status is ChargeStatus.FAILED
+        return charge, documents.declined(document) if declined else Answer(http_status=200, body=text)
 
     def _outcome(self, attempt: _Attempt) -> Outcome:
         method = attempt.request.payment_method

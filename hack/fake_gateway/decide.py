@@ -46,6 +46,7 @@ ADVICE_CODES: Mapping[str, str | None] = {
 }
 """The advice that goes with a decline code, unless the configuration says otherwise; codes not listed carry none."""
 
+_RATES = tuple((fault, f"{fault}_rate") for fault in Fault)
 _DECLINES_FOREVER = re.compile(r"pm_decline_([a-z_]+)")
 _DECLINES_N_TIMES = re.compile(r"pm_declines_([0-9]{1,9})_([a-z_]+)")
 
@@ -65,7 +66,8 @@ def faults(behaviour: Behaviour, seed: int, key: str, payment_method: str) -> fr
     named = FAULT_OF_METHOD.get(payment_method)
     if named is not None:
         return frozenset({named})
-    return frozenset(fault for fault in Fault if _hits(getattr(behaviour, f"{fault}_rate"), seed, fault, key))
+    hits = [fault for fault, rate in _RATES if _hits(getattr(behaviour, rate), seed, fault, key)]
+    return frozenset(hits)
 
 
 def opening_fault(chosen: frozenset[Fault], seen: Mapping[Fault, int], behaviour: Behaviour, payment_method: str) -> Fault | None:

@@ -54,10 +54,8 @@ def failure(decline: Decline) -> Document:
     }
 
 
-def charge_answer(document: Document) -> Answer:
-    """200 with the charge, or 402 where it failed."""
-    if document["failure"] is None:
-        return answer(200, document)
+def declined(document: Document) -> Answer:
+    """The answer that carries a failed charge."""
     return answer(402, {"error": {"type": "card_error", **document["failure"]}, "charge": document})
 
 

@@ -52,9 +52,11 @@ class ChargeRequest:
     def service(self) -> str:
         return self.metadata.get("service", "")
 
-    def fingerprint(self) -> bytes:
+    def fingerprint(self) -> str:
         """Equal for equal parameters, whatever order or spacing the JSON had."""
-        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).digest()
+        metadata = sorted(self.metadata.items())
+        parameters = [self.amount, self.currency, self.payment_method, self.reference, metadata]
+        return hashlib.sha256(json.dumps(parameters).encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +140,7 @@ class Outcome:
 class KeyRecord:
     """What is kept of a key once its answer is stored. `generation` counts the lives of an expired and reused key."""
 
-    fingerprint: bytes
+    fingerprint: str
     http_status: int
     body: str
     created: float

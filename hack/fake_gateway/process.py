@@ -11,13 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from hack.errors import ToolError
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 15.0
-
-
-class GatewayNotStarted(RuntimeError):
-    """Raised where the server did not come up; carries the end of its log."""
 
 
 class FakeGateway:
@@ -30,7 +28,10 @@ class FakeGateway:
 
     @classmethod
     def start(cls, workdir: Path, **config: Any) -> Self:
-        """Starts a server on a port that the operating system chooses; `config` as for `configure`."""
+        """Starts a server on a port that the operating system chooses; `config` as for `configure`.
+
+        Raises ToolError with the end of its log where it does not come up.
+        """
         gateway = cls(workdir)
         gateway._launch()
         if config:
@@ -44,7 +45,7 @@ class FakeGateway:
     @property
     def pid(self) -> int:
         if self._process is None:
-            raise RuntimeError("the fake gateway is not running")
+            raise ToolError("the fake gateway is not running")
         return self._process.pid
 
     def configure(self, **fields: Any) -> dict[str, Any]:
@@ -119,7 +120,7 @@ class FakeGateway:
             timer.cancel()
         if not line:
             self.kill()
-            raise GatewayNotStarted(f"the fake gateway did not start; its log ends: {self._log_end()}")
+            raise ToolError(f"the fake gateway did not start; its log ends: {self._log_end()}")
         return int(json.loads(line)["port"])
 
     @property

@@ -19,7 +19,7 @@ CREATE INDEX IF NOT EXISTS charges_to_settle ON charges (settles_at) WHERE settl
 
 CREATE TABLE IF NOT EXISTS idempotency_keys (
   key         TEXT PRIMARY KEY,
-  fingerprint BLOB NOT NULL,
+  fingerprint TEXT NOT NULL,
   http_status INTEGER NOT NULL,
   body        TEXT NOT NULL,
   created     REAL NOT NULL,                 -- seconds since 1970; the key lives from here

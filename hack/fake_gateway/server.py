@@ -224,7 +224,7 @@ class Server:
         keeper.cancel()
         await asyncio.gather(keeper, return_exceptions=True)
         await self._store.save_counters(self._charging.counters)
-        self._store.close()
+        await self._store.close()
 
     async def _abandon_waiting(self, _: web.Application) -> None:
         await self._charging.stop()

@@ -18,19 +18,26 @@ from hack.fake_gateway.writer import GroupWriter, Statement, connect
 
 SCHEMA = Path(__file__).with_name("schema.sql")
 
-_SAVE_CHARGE = "INSERT INTO charges (id, ref_group, document, settles_at, settled) VALUES (?, ?, ?, ?, ?)"
+_SAVE_CHARGE = """
+INSERT INTO charges (id, ref_group, document, settles_at, settled)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?)
+"""
 _SAVE_KEY = """
-REPLACE INTO idempotency_keys (key, fingerprint, http_status, body, created, generation) VALUES (?, ?, ?, ?, ?, ?)
+REPLACE INTO idempotency_keys (key, fingerprint, http_status, body, created, generation)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?)
 """
 _SAVE_FAULT = """
-INSERT INTO faults (key, generation, kind, times) VALUES (?, ?, ?, 1)
+INSERT INTO faults (key, generation, kind, times)
+SELECT value ->> 0, value ->> 1, value ->> 2, 1 FROM json_each(?) WHERE true
 ON CONFLICT (key, generation, kind) DO UPDATE SET times = times + 1
 """
-_SAVE_COUNTER = "REPLACE INTO counters (name, value) VALUES (?, ?)"
-_SAVE_SETTING = "REPLACE INTO settings (name, value) VALUES (?, ?)"
+_SAVE_COUNTER = "REPLACE INTO counters (name, value) SELECT value ->> 0, value ->> 1 FROM json_each(?)"
+_SAVE_SETTING = "REPLACE INTO settings (name, value) SELECT value ->> 0, value ->> 1 FROM json_each(?)"
 _SETTLE = """
-UPDATE charges SET document = settled, settled = NULL, settles_at = NULL WHERE settles_at <= ?
+UPDATE charges SET document = settled, settled = NULL, settles_at = NULL
+WHERE settles_at <= (SELECT MAX(value ->> 0) FROM json_each(?))
 """
+_CLEAR = tuple(f"DELETE FROM {table} WHERE json_valid(?)" for table in ("charges", "idempotency_keys", "faults", "counters"))
 _FIND_KEY = """
 SELECT fingerprint, http_status, body, created, generation FROM idempotency_keys WHERE key = ?
 """
@@ -88,8 +95,8 @@ class Store:
         self._reader = connect(path, query_only=True)
         self._next_settlement = self._read_next_settlement()
 
-    def close(self) -> None:
-        self._writer.close()
+    async def close(self) -> None:
+        await self._writer.close()
         self._reader.close()
 
     def find_key(self, key: str) -> KeyRecord | None:
@@ -179,8 +186,7 @@ class Store:
 
     async def clear(self) -> None:
         """Forgets everything but the settings."""
-        tables = ("charges", "idempotency_keys", "faults", "counters")
-        await self._writer.write(*[(f"DELETE FROM {table}", ()) for table in tables])
+        await self._writer.write(*[(sql, ()) for sql in _CLEAR])
         self._next_settlement = self._read_next_settlement()
 
     def _read_next_settlement(self) -> float:
