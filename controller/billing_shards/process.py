@@ -162,7 +162,7 @@ def run_process(settings: ProcessSettings, work: Callable[[ProcessSettings], Awa
     except BillingShardsError as error:
         _log.error("process_failed", error=str(error))
         return 1
-    except Exception:
+    except Exception:  # noqa: BLE001 - the last resort: the traceback goes into the log, the exit code to Kubernetes
         _log.exception("process_crashed")
         return 1
     return 0

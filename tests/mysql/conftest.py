@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from hack.mysql import MySQLServer
+from tests.mysql import faults
 from tests.mysql.shard_set import NAMES, ShardSet, Site
 
 
@@ -54,3 +55,9 @@ def make_shard_set(upgraded_site: Site) -> Iterator[Callable[..., ShardSet]]:
 def shard_set(make_shard_set: Callable[..., ShardSet]) -> ShardSet:
     """Eight shards: 0-3 on database a, 4-7 on b."""
     return make_shard_set()
+
+
+@pytest.fixture
+def lose_commit(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """`lose_commit(after)`: the answer to the next COMMIT is lost, after it took place or before."""
+    return lambda after: faults.lose_next_commit(monkeypatch, after=after)

@@ -1,0 +1,191 @@
+"""The drain benchmark: how fast due jobs go through claim, charge and settlement, all of it durable.
+
+The provider is an instant one in the process, so that what is measured is ours: the claimer as it runs in production, against
+databases that hold nothing else. Databases that were ever set up are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from multiprocessing.sharedctypes import SynchronizedArray
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+from billing_shards import process, schema, telemetry
+from billing_shards.claimer import Claimer
+from billing_shards.db import Database, queries, translated
+from billing_shards.errors import InvalidInput
+from billing_shards.payments.model import ChargeRequest, Found, NotFound, Outcome, Succeeded
+from billing_shards.settings import Manifest
+from billing_shards.shards import shardset, store
+from billing_shards.shards.shardset import ManifestSecrets
+
+_q = queries("bench")
+
+_FILL_BATCH = 5000
+_LOOK_SECONDS = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainReport:
+    """What a drain reached."""
+
+    processes: int
+    batch: int
+    jobs: int
+    seconds: float
+    jobs_per_second: int
+
+
+class InstantGateway:
+    """A provider that takes every charge at once, and counts."""
+
+    name = "instant"
+    key_ttl_seconds = 86_400.0
+
+    def __init__(self, count: Callable[[], None]) -> None:
+        self._count = count
+
+    async def charge(self, request: ChargeRequest) -> Outcome:
+        """See `PaymentGateway`."""
+        self._count()
+        return Succeeded(provider_ref="ch_" + request.reference)
+
+    async def find(self, reference: str) -> Found:  # noqa: ARG002
+        """See `PaymentGateway`."""
+        return NotFound()
+
+    async def close(self) -> None:
+        """See `PaymentGateway`."""
+
+
+def drain(manifest_path: Path, *, jobs: int, processes: int) -> DrainReport:
+    """Set up the manifest's databases, fill them with `jobs` due jobs and drain them with that many claimer processes.
+
+    Raises `InvalidInput` where a database was set up before, and all that opening one raises.
+    """
+    manifest = Manifest.read(manifest_path)
+    _fill(manifest, jobs)
+    context = multiprocessing.get_context("spawn")
+    counts = context.Array("L", processes, lock=True)
+    ready, go, stop = context.Queue(), context.Event(), context.Event()
+    workers = [
+        context.Process(target=_work, args=(manifest_path, number, counts, ready, go, stop)) for number in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    for _ in workers:
+        ready.get(timeout=60)
+    start = time.perf_counter()
+    go.set()
+    while sum(counts[:]) < jobs and all(worker.is_alive() for worker in workers):
+        time.sleep(_LOOK_SECONDS)
+    stop.set()
+    for _ in workers:
+        ready.get(timeout=120)
+    seconds = time.perf_counter() - start
+    for worker in workers:
+        worker.join()
+    _verify(manifest, jobs)
+    batch = manifest.spec.claimer.batch
+    return DrainReport(
+        processes=processes, batch=batch, jobs=jobs, seconds=round(seconds, 3), jobs_per_second=round(jobs / seconds)
+    )
+
+
+def as_json(report: DrainReport) -> str:
+    """One line."""
+    return json.dumps(asdict(report))
+
+
+def _fill(manifest: Manifest, jobs: int) -> None:
+    databases = shardset.open_databases(manifest.spec, ManifestSecrets(manifest.secrets), role="schema")
+    for database in databases.values():
+        schema.upgrade(database)
+        schema.grant_application(
+            database, shardset.credentials(manifest.spec.database(database.name), ManifestSecrets(manifest.secrets))
+        )
+        with translated(database.name), database.engine.connect() as connection:
+            if store.read_installation(connection) is not None:
+                raise InvalidInput(f"database {database.name}", "was set up before: the benchmark takes empty databases only")
+    shardset.set_up(manifest.name, manifest.spec, databases)
+    owners = shardset.read_owners(manifest.name, manifest.spec, databases)
+    for database in databases.values():
+        shards = sorted(shard for shard, name in owners.items() if name == database.name)
+        _fill_database(database, shards, jobs * len(shards) // manifest.spec.shard_count)
+        database.close()
+
+
+def _fill_database(database: Database, shards: list[int], jobs: int) -> None:
+    with translated(database.name), database.engine.connect() as connection:
+        connection.exec_driver_sql("SET SESSION cte_max_recursion_depth = 1000000")
+        for first in range(0, jobs, _FILL_BATCH):
+            params = {"first": first, "count": min(_FILL_BATCH, jobs - first), "shards": json.dumps(shards)}
+            for query in (_q.fill_invoices, _q.fill_jobs):
+                connection.exec_driver_sql(query, params)
+            connection.commit()
+
+
+def _verify(manifest: Manifest, jobs: int) -> None:
+    """Every job succeeded, and its invoice, attempt, ledger entry and event say so."""
+    databases = shardset.open_databases(manifest.spec, ManifestSecrets(manifest.secrets))
+    totals: dict[str, int] = {}
+    for database in databases.values():
+        with translated(database.name), database.engine.connect() as connection:
+            for name, count in connection.exec_driver_sql(_q.drained).all():
+                totals[name] = totals.get(name, 0) + count
+        database.close()
+    wrong = {name: count for name, count in totals.items() if count != jobs}
+    if wrong:
+        raise AssertionError(f"of {jobs} jobs, the drain left {wrong}")
+
+
+def _work(
+    manifest_path: Path,
+    number: int,
+    counts: SynchronizedArray[int],
+    ready: multiprocessing.Queue[int],
+    go: Event,
+    stop: Event,
+) -> None:
+    telemetry.configure_logs("warning")
+    asyncio.run(_drain_until(Manifest.read(manifest_path), number, counts, ready, go, stop))
+    ready.put(number)
+
+
+async def _drain_until(
+    manifest: Manifest,
+    number: int,
+    counts: SynchronizedArray[int],
+    ready: multiprocessing.Queue[int],
+    go: Event,
+    stop: Event,
+) -> None:
+    shard_set = process.ShardSet(name=manifest.name, spec=manifest.spec, secrets=ManifestSecrets(manifest.secrets))
+    router, renewals = process.router(shard_set, pool_size=4), process.router(shard_set, pool_size=1)
+    slot: Any = counts.get_obj()  # each process writes its own slot alone: no lock
+
+    def count() -> None:
+        slot[number] += 1
+
+    claimer = Claimer(manifest.spec, router, renewals, InstantGateway(count), range(manifest.spec.shard_count))
+    ready.put(number)
+    await asyncio.to_thread(go.wait)
+    run = asyncio.create_task(claimer.run())
+    while not stop.is_set() and not run.done():
+        await asyncio.sleep(_LOOK_SECONDS)
+    claimer.stop()
+    await run
+    router.close()
+    renewals.close()
+
+
+def totals(report: Mapping[str, Any]) -> str:
+    """A line a value, for people."""
+    return "\n".join(f"{name:>20} {value}" for name, value in report.items())

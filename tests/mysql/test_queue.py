@@ -1,0 +1,260 @@
+"""Claim, renew, release and reap on real servers, with the traps that queues on MySQL fall into."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from billing_shards.jobs import store
+from billing_shards.jobs.model import Job, Lane, Status, attempt_key
+from billing_shards.payments.reap import reap
+from billing_shards.shards.transactions import ShardTransaction
+from tests.mysql.shard_set import DueJob, ShardSet, pretty
+
+
+def fill(shard_set: ShardSet, count: int, shard: int = 3, *, prefix: str = "sub", **columns: Any) -> list[DueJob]:
+    """Due jobs on one shard."""
+    found: list[DueJob] = []
+    number = 0
+    while len(found) < count:
+        if shard_set.shard_of(f"{prefix}-{number}") == shard:
+            found.append(shard_set.add_due_job(f"{prefix}-{number}", **columns))
+        number += 1
+    return found
+
+
+def claim(shard_set: ShardSet, shard: int = 3, *, limit: int = 100, lane: Lane = Lane.RENEWAL) -> list[Job]:
+    return store.claim(shard_set.router, shard, lane, limit=limit, lease_seconds=60, provider="http")
+
+
+def status(shard_set: ShardSet, job: Job | DueJob) -> Any:
+    number = job.id if isinstance(job, Job) else job.job
+    query = (
+        "SELECT status, lane, attempt_no, attempt_open, lost_leases, lease_token, TIMESTAMPDIFF(SECOND, NOW(6), due_at) AS due_in"
+        " FROM billing_job WHERE shard_id = %(shard)s AND id = %(id)s"
+    )
+    return shard_set.rows(job.shard, query, id=number)[0]
+
+
+def expire(shard_set: ShardSet, job: Job) -> None:
+    shard_set.change(
+        job.shard,
+        "UPDATE billing_job SET due_at = NOW(6) - INTERVAL 1 SECOND WHERE shard_id = %(shard)s AND id = %(id)s",
+        id=job.id,
+    )
+
+
+def test_claim_takes_due_jobs_in_order_and_opens_an_attempt_for_each(shard_set: ShardSet) -> None:
+    later, sooner = fill(shard_set, 2)
+    shard_set.change(3, "UPDATE billing_job SET due_at = '2020-01-01' WHERE shard_id = %(shard)s AND id = %(id)s", id=sooner.job)
+    jobs = claim(shard_set)
+    assert [job.id for job in jobs] == [sooner.job, later.job]
+    assert [(job.attempt_no, job.resumed, job.amount, job.currency) for job in jobs] == [(1, False, 990, "USD")] * 2
+    attempts = shard_set.rows(
+        3, "SELECT job_id, attempt_no, idempotency_key, outcome, provider FROM payment_attempt ORDER BY job_id"
+    )
+    assert [tuple(row) for row in attempts] == [
+        (due.job, 1, attempt_key(due.key, 1), 0, "http") for due in sorted((later, sooner), key=lambda due: due.job)
+    ]
+    row = status(shard_set, jobs[0])
+    assert (row.status, row.lease_token, row.attempt_open) == (Status.PROCESSING, jobs[0].token, 1)
+    assert 55 <= row.due_in <= 60
+
+
+def test_claim_leaves_what_is_not_due_of_another_lane_or_claimed(shard_set: ShardSet) -> None:
+    fill(shard_set, 1, overdue_seconds=-3600)
+    fill_retry = shard_set.add_due_job("another", lane=1)
+    assert claim(shard_set) == []
+    assert [job.id for job in claim(shard_set, fill_retry.shard, lane=Lane.RETRY)] == [fill_retry.job]
+    assert claim(shard_set, fill_retry.shard, lane=Lane.RETRY) == []
+
+
+def test_two_claimers_take_disjoint_jobs_while_both_transactions_are_open(shard_set: ShardSet) -> None:
+    """A claim that sorts would lock all candidates, and the second claimer would find none."""
+    fill(shard_set, 40)
+    first = second = frozenset[int]()
+    query = store._q.claim_candidates
+    with shard_set.router.read(3) as one, shard_set.router.read(3) as two:
+        params = {"shard": 3, "lane": 0, "limit": 20}
+        first = frozenset(row[0] for row in one.exec_driver_sql(query, params))
+        second = frozenset(row[0] for row in two.exec_driver_sql(query, params))
+        # Neither does an open claim keep the scheduler from adding a job to the same shard.
+        fill(shard_set, 1, prefix="meanwhile")
+    assert len(first) == len(second) == 20
+    assert not first & second
+
+
+def test_many_threads_claim_each_job_once_without_a_deadlock(shard_set: ShardSet) -> None:
+    fill(shard_set, 200)
+    start = threading.Barrier(6)
+
+    def drain() -> list[int]:
+        start.wait()
+        mine: list[int] = []
+        while jobs := claim(shard_set, limit=7):
+            mine += [job.id for job in jobs]
+        return mine
+
+    with ThreadPoolExecutor(6) as pool:
+        taken = [job for future in [pool.submit(drain) for _ in range(6)] for job in future.result()]
+    assert len(taken) == len(set(taken)) == 200
+
+
+def test_an_open_attempt_is_resumed_under_its_own_number_and_key(shard_set: ShardSet) -> None:
+    (due,) = fill(shard_set, 1)
+    (first,) = claim(shard_set)
+    assert store.release(shard_set.router, [first]) == 1
+    (second,) = claim(shard_set)
+    assert second.resumed
+    assert (second.attempt_no, second.attempt_key) == (1, first.attempt_key)
+    assert second.token != first.token
+    assert 0 <= second.attempt_age < 60
+    assert shard_set.count("payment_attempt") == 1
+    assert due.job == second.id
+
+
+def test_a_renewal_needs_the_token(shard_set: ShardSet) -> None:
+    fill(shard_set, 2)
+    jobs = claim(shard_set)
+    expire(shard_set, jobs[0])
+    shard_set.change(3, "UPDATE billing_job SET lease_token = 1 WHERE shard_id = %(shard)s AND id = %(id)s", id=jobs[1].id)
+    expire(shard_set, jobs[1])
+    assert store.renew(shard_set.router, jobs, lease_seconds=300) == 1
+    assert 290 <= status(shard_set, jobs[0]).due_in <= 300
+    assert status(shard_set, jobs[1]).due_in < 0
+
+
+def test_a_second_renewal_in_the_same_instant_still_finds_its_rows(shard_set: ShardSet) -> None:
+    """Without FOUND_ROWS a row set to the value it has counts as lost."""
+    fill(shard_set, 1)
+    jobs = claim(shard_set)
+    assert [store.renew(shard_set.router, jobs, lease_seconds=300) for _ in range(3)] == [1, 1, 1]
+
+
+def reap_all(shard_set: ShardSet, lost_leases_max: int = 3) -> int:
+    settings = shard_set.spec.claimer.model_copy(update={"lost_leases_max": lost_leases_max})
+    groups = shard_set.router.by_database(shard_set.shards)
+    return sum(reap(shard_set.router, name, shards, settings=settings) for name, shards in groups.items())
+
+
+def test_the_reaper_takes_back_only_expired_leases_and_delays_them(shard_set: ShardSet) -> None:
+    fill(shard_set, 2)
+    lost, kept = claim(shard_set)
+    expire(shard_set, lost)
+    assert reap_all(shard_set) == 1
+    assert reap_all(shard_set) == 0
+    row = status(shard_set, lost)
+    assert (row.status, row.lease_token, row.lost_leases, row.attempt_open) == (Status.READY, None, 1, 1)
+    assert 0 <= row.due_in <= 5
+    assert status(shard_set, kept).status == Status.PROCESSING
+
+
+def test_a_job_that_loses_every_worker_goes_to_review_with_an_event(shard_set: ShardSet) -> None:
+    fill(shard_set, 1)
+    for _ in range(3):
+        shard_set.change(3, "UPDATE billing_job SET due_at = NOW(6) WHERE shard_id = %(shard)s")
+        (job,) = claim(shard_set)
+        expire(shard_set, job)
+        assert reap_all(shard_set) == 1
+    row = status(shard_set, job)
+    assert (row.status, row.lost_leases) == (Status.REVIEW, 3)
+    assert claim(shard_set) == []
+    events = shard_set.rows(3, "SELECT type, payload FROM outbox WHERE shard_id = %(shard)s ORDER BY id DESC LIMIT 1")
+    assert events[0][0] == "payment.review"
+    assert "workers_lost" in events[0][1]
+
+
+def test_two_reapers_take_each_job_back_once(shard_set: ShardSet) -> None:
+    fill(shard_set, 60)
+    for job in claim(shard_set):
+        expire(shard_set, job)
+    with ThreadPoolExecutor(4) as pool:
+        counts = list(pool.map(lambda _: reap_all(shard_set), range(4)))
+    assert sum(counts) == 60
+    assert shard_set.count("billing_job", "lost_leases = 1") == 60
+
+
+def test_next_due_sees_each_shard_and_lane_by_the_servers_clock(shard_set: ShardSet) -> None:
+    fill(shard_set, 3)
+    fill(shard_set, 1, shard=5, overdue_seconds=-600)
+    found: list[store.Due] = []
+    for name, shards in shard_set.router.by_database(shard_set.shards).items():
+        with shard_set.router.connect(name) as connection:
+            found += store.next_due(connection, shards)
+    by_shard = {due.shard: due for due in found}
+    assert by_shard.keys() == {3, 5}
+    assert -120 < by_shard[3].in_seconds < -55
+    assert 590 < by_shard[5].in_seconds <= 600
+
+
+def test_backlog_counts_what_is_due_and_what_is_claimed(shard_set: ShardSet) -> None:
+    fill(shard_set, 3)
+    claim(shard_set, limit=1)
+    with shard_set.router.read(3) as connection:
+        (found,) = store.backlog(connection, [3])
+    assert (found.ready, found.processing, found.lane) == (2, 1, Lane.RENEWAL)
+    assert found.oldest_due_at is not None
+
+
+def _explained(shard_set: ShardSet, query: str, **params: Any) -> dict[str, Any]:
+    """The row of EXPLAIN that reads billing_job, on tables large enough for the optimizer to care."""
+    rows = shard_set.explain(3, query, **params)
+    return next(row for row in rows if row["table"] in ("billing_job", "j")) | {"all": pretty(rows)}
+
+
+def test_explain_of_the_hot_queries(shard_set: ShardSet) -> None:
+    fill(shard_set, 120)
+    fill(shard_set, 120, shard=1)
+    hot: dict[str, dict[str, Any]] = {
+        "claim_candidates": {"lane": 0, "limit": 20},
+        "expired_leases": {"lane": 0, "limit": 20},
+        "claim": {"token": 1, "lease_seconds": 60, "ids": (1, 2, 3)},
+        "next_due": {"shards": (1, 3)},
+        "shards_with_expired_leases": {"shards": (1, 3)},
+    }
+    keys = {"claim": "PRIMARY"}
+    for name, params in hot.items():
+        row = _explained(shard_set, getattr(store._q, name), **params)
+        assert row["key"] == keys.get(name, "claim"), row["all"]
+        assert "filesort" not in (row["Extra"] or ""), row["all"]
+        assert "temporary" not in (row["Extra"] or ""), row["all"]
+    held = "[[1, 2], [3, 4]]"
+    rows = "[[1, 2, 2, 0, 0, 0, 0]]"
+    for name, params in {
+        "renew": {"held": held, "lease_seconds": 60},
+        "release": {"held": held},
+        "held": {"held": held},
+        "finish": {"rows": rows},
+    }.items():
+        row = _explained(shard_set, getattr(store._q, name), **params)
+        assert (row["key"], row["type"]) == ("PRIMARY", "eq_ref"), row["all"]
+
+
+def test_a_lost_answer_to_the_claims_commit_is_resolved_by_reading(
+    shard_set: ShardSet, lose_commit: Callable[[bool], None]
+) -> None:
+    fill(shard_set, 2)
+    lose_commit(True)
+    after = claim(shard_set, limit=1)
+    lose_commit(False)
+    before = claim(shard_set, limit=1)
+    assert len(after) == len(before) == 1
+    for (job,) in (after, before):
+        assert status(shard_set, job).lease_token == job.token
+    assert shard_set.count("payment_attempt") == 2
+
+
+def test_the_transaction_knows_what_it_touched(shard_set: ShardSet) -> None:
+    (due,) = fill(shard_set, 1)
+    touched: list[Any] = []
+
+    def body(transaction: ShardTransaction) -> None:
+        store.reap_in(transaction, Lane.RENEWAL, limit=1, jitter_seconds=0, lost_leases_max=9)
+        touched.extend(transaction.touched)
+
+    (job,) = claim(shard_set)
+    expire(shard_set, job)
+    shard_set.router.run(3, body)
+    assert touched == [("billing_job", [(due.job,)])]
