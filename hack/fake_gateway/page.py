@@ -27,7 +27,7 @@ input, select, button { font: inherit; padding: .25rem .5rem }
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; padding: .3rem .7rem; white-space: nowrap; border-bottom: 1px solid var(--line) }
 th { font-size: .8rem; opacity: .7 }
-td.number { text-align: right; font-variant-numeric: tabular-nums }
+th:nth-child(5), td.number { text-align: right; font-variant-numeric: tabular-nums }
 tr.group td { background: var(--soft); font-weight: 600; border-top: 2px solid var(--line) }
 tbody.double tr td { background: #c6282822 } tbody.double tr.group td { background: var(--bad); color: #fff }
 code { font-size: .85em }

@@ -121,7 +121,9 @@ class Server:
         async def handle(request: web.Request) -> web.StreamResponse:
             self._charging.counters["requests"] += 1
             response = await handler(request)
-            self._charging.counters[f"answered_{response.status}"] += 1
+            # The caller may have left, or the answer is one of those that are to be lost.
+            gone = request.transport is None or request.transport.is_closing()
+            self._charging.counters["unanswered" if gone else f"answered_{response.status}"] += 1
             return response
 
         return handle
@@ -166,6 +168,7 @@ class Server:
             "answers": {
                 name.removeprefix("answered_"): count for name, count in sorted(counters.items()) if name.startswith("answered_")
             },
+            "unanswered": counters["unanswered"],
             "replayed": counters["replayed"],
             "over_max_rps": counters["over_max_rps"],
             "in_flight": self._charging.in_flight,

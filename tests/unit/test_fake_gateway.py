@@ -235,7 +235,8 @@ def test_answer_lost_after_the_charge_was_made(gateway: FakeGateway) -> None:
     assert found["status"] == "succeeded"
     again = charge(gateway, "k", payment_method="pm_lost_answer")
     assert (again.body, again.headers["Idempotent-Replayed"]) == (found, "true")
-    assert gateway.summary()["faults"] == {"lost_answer": 1}
+    summary = gateway.summary()
+    assert (summary["faults"], summary["unanswered"], summary["answers"]) == ({"lost_answer": 1}, 1, {"200": 1})
 
 
 def test_conflict_while_the_charge_is_made_in_the_background(gateway: FakeGateway) -> None:
@@ -359,7 +360,7 @@ def test_a_key_that_meets_every_fault_gets_through_with_one_charge(gateway: Fake
         ({"reference": "\ud800"}, "reference"),
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"metadata": []}, "metadata"),
-        ({"amonut": 1}, "amonut"),
+        ({"tip": 1}, "tip"),
     ],
 )
 def test_bad_parameter_is_named_and_nothing_is_stored(gateway: FakeGateway, fields: dict[str, Any], param: str) -> None:
@@ -622,8 +623,8 @@ def test_bad_configuration_file_is_named_at_start(tmp_path: Path, content: str |
 
 
 def test_thousand_requests_in_flight() -> None:
-    result = load.measure(charges=1500, in_flight=1000, delay_ms=200)
-    assert (result["charges"], result["answers"]) == (1500, {"200": 1500})
+    result = load.measure(charges=1000, in_flight=1000, delay_ms=200)
+    assert (result["charges"], result["answers"]) == (1000, {"200": 1000})
 
 
 def test_write_that_fails_does_not_take_the_others_with_it(tmp_path: Path) -> None:
