@@ -1,0 +1,278 @@
+-- What the audit asks of one shard, all in one snapshot of it. Each query named for a rule of `billing_shards.audit.rules` returns
+-- the rows that break the rule, and their columns are what a person is shown. Statuses are numbers: see sql/schema.
+--
+-- No table has an index on invoice_id: rows are met through derived tables, each built once in one pass over the shard.
+
+-- name: snapshot
+START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY
+
+-- name: sizes
+SELECT (SELECT COUNT(*) FROM subscription WHERE shard_id = %(shard)s) AS subscriptions,
+       (SELECT COUNT(*) FROM invoice WHERE shard_id = %(shard)s) AS invoices,
+       (SELECT COUNT(*) FROM billing_job WHERE shard_id = %(shard)s) AS jobs,
+       (SELECT COUNT(*) FROM payment_attempt WHERE shard_id = %(shard)s) AS attempts,
+       (SELECT COUNT(*) FROM ledger_entry WHERE shard_id = %(shard)s) AS entries,
+       (SELECT COUNT(*) FROM outbox WHERE shard_id = %(shard)s) AS events
+
+-- name: shards_with_rows
+-- Of a database, not of a shard. DISTINCT of a key's first column jumps from value to value.
+SELECT 'shard_sequence' AS name, shard_id FROM (SELECT DISTINCT shard_id FROM shard_sequence) AS t
+UNION ALL SELECT 'subscription', shard_id FROM (SELECT DISTINCT shard_id FROM subscription) AS t
+UNION ALL SELECT 'invoice', shard_id FROM (SELECT DISTINCT shard_id FROM invoice) AS t
+UNION ALL SELECT 'billing_job', shard_id FROM (SELECT DISTINCT shard_id FROM billing_job) AS t
+UNION ALL SELECT 'payment_attempt', shard_id FROM (SELECT DISTINCT shard_id FROM payment_attempt) AS t
+UNION ALL SELECT 'ledger_entry', shard_id FROM (SELECT DISTINCT shard_id FROM ledger_entry) AS t
+UNION ALL SELECT 'outbox', shard_id FROM (SELECT DISTINCT shard_id FROM outbox) AS t
+
+-- name: right_shard
+SELECT id AS subscription
+FROM subscription
+WHERE shard_id = %(shard)s
+  AND CAST(CONV(LEFT(SHA2(CONCAT('shard:', id), 256), 16), 16, 10) AS UNSIGNED) %% %(shard_count)s <> shard_id
+
+-- name: periods
+-- Numbered by their start, invoices must be those of periods 0, 1, 2, … as computed from the subscription's start.
+SELECT s.id AS subscription, s.next_period AS periods, COUNT(i.period_start) AS invoices,
+       MIN(CASE
+         WHEN i.period_start <> CASE s.interval_unit
+           WHEN 1 THEN s.start_date + INTERVAL i.k * s.interval_count DAY
+           WHEN 2 THEN s.start_date + INTERVAL i.k * s.interval_count WEEK
+           WHEN 3 THEN s.start_date + INTERVAL i.k * s.interval_count MONTH
+           ELSE s.start_date + INTERVAL i.k * s.interval_count YEAR END
+           OR i.period_end <> CASE s.interval_unit
+           WHEN 1 THEN s.start_date + INTERVAL (i.k + 1) * s.interval_count DAY
+           WHEN 2 THEN s.start_date + INTERVAL (i.k + 1) * s.interval_count WEEK
+           WHEN 3 THEN s.start_date + INTERVAL (i.k + 1) * s.interval_count MONTH
+           ELSE s.start_date + INTERVAL (i.k + 1) * s.interval_count YEAR END
+         THEN i.period_start END) AS first_wrong_period
+FROM subscription AS s
+LEFT JOIN (
+  SELECT subscription_id, period_start, period_end,
+         ROW_NUMBER() OVER (PARTITION BY subscription_id ORDER BY period_start) - 1 AS k
+  FROM invoice
+  WHERE shard_id = %(shard)s AND charge_type = 1) AS i ON i.subscription_id = s.id
+WHERE s.shard_id = %(shard)s
+GROUP BY s.id
+HAVING invoices <> periods OR first_wrong_period IS NOT NULL
+
+-- name: schedules
+-- For the rule `next_invoice`, whose time zones only Python knows.
+SELECT id, interval_unit, interval_count, start_date, time_zone, status, next_period, next_invoice_at
+FROM subscription
+WHERE shard_id = %(shard)s
+
+-- name: due_periods
+SELECT id AS subscription, next_period AS period, next_invoice_at AS due_since
+FROM subscription
+WHERE shard_id = %(shard)s AND next_invoice_at < NOW(6) - INTERVAL %(margin_seconds)s SECOND
+
+-- name: invoice_subscription
+SELECT i.id AS invoice, i.subscription_id AS subscription
+FROM invoice AS i
+LEFT JOIN subscription AS s ON s.shard_id = i.shard_id AND s.id = i.subscription_id
+WHERE i.shard_id = %(shard)s AND s.id IS NULL
+
+-- name: invoice_job
+SELECT i.id AS invoice, i.subscription_id AS subscription, COALESCE(j.jobs, 0) AS jobs
+FROM invoice AS i
+LEFT JOIN (
+  SELECT invoice_id, COUNT(*) AS jobs, MIN(subscription_id) AS subscription_id, MIN(amount) AS amount, MIN(currency) AS currency
+  FROM billing_job
+  WHERE shard_id = %(shard)s
+  GROUP BY invoice_id) AS j ON j.invoice_id = i.id
+WHERE i.shard_id = %(shard)s
+  AND (COALESCE(j.jobs, 0) <> 1
+       OR (j.subscription_id, j.amount, j.currency) <> (i.subscription_id, i.amount, i.currency))
+
+-- name: job_invoice
+SELECT j.id AS job, j.invoice_id AS invoice
+FROM billing_job AS j
+LEFT JOIN invoice AS i ON i.shard_id = j.shard_id AND i.id = j.invoice_id
+WHERE j.shard_id = %(shard)s AND i.id IS NULL
+
+-- name: issue_entry
+SELECT i.id AS invoice, i.subscription_id AS subscription, COALESCE(e.entries, 0) AS entries, e.first_entry
+FROM invoice AS i
+LEFT JOIN (
+  SELECT invoice_id, COUNT(*) AS entries, MIN(id) AS first_entry, MIN(debit_account) AS debit, MIN(credit_account) AS credit,
+         MIN(amount) AS amount, MIN(currency) AS currency
+  FROM ledger_entry
+  WHERE shard_id = %(shard)s AND kind = 1
+  GROUP BY invoice_id) AS e ON e.invoice_id = i.id
+LEFT JOIN subscription AS s ON s.shard_id = i.shard_id AND s.id = i.subscription_id
+WHERE i.shard_id = %(shard)s
+  AND (COALESCE(e.entries, 0) <> 1
+       OR (e.debit, e.amount, e.currency) <> (CONCAT('receivable:', i.subscription_id), i.amount, i.currency)
+       OR e.credit <> CONCAT('revenue:', s.service))
+
+-- name: payment_success
+SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status, i.paid_at,
+       COALESCE(a.successes, 0) AS succeeded_attempts
+FROM invoice AS i
+LEFT JOIN (
+  SELECT j.invoice_id, COUNT(*) AS successes
+  FROM payment_attempt AS t
+  JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+  WHERE t.shard_id = %(shard)s AND t.outcome = 1
+  GROUP BY j.invoice_id) AS a ON a.invoice_id = i.id
+WHERE i.shard_id = %(shard)s
+  AND (COALESCE(a.successes, 0) <> (i.status = 2) OR (i.paid_at IS NOT NULL) <> (i.status = 2))
+
+-- name: payment_entry
+SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status, COALESCE(e.entries, 0) AS entries,
+       e.first_entry
+FROM invoice AS i
+LEFT JOIN (
+  SELECT invoice_id, COUNT(*) AS entries, MIN(id) AS first_entry, MIN(debit_account) AS debit, MIN(credit_account) AS credit,
+         MIN(amount) AS amount, MIN(currency) AS currency
+  FROM ledger_entry
+  WHERE shard_id = %(shard)s AND kind = 2
+  GROUP BY invoice_id) AS e ON e.invoice_id = i.id
+LEFT JOIN (
+  SELECT j.invoice_id, MIN(t.provider) AS provider
+  FROM payment_attempt AS t
+  JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+  WHERE t.shard_id = %(shard)s AND t.outcome = 1
+  GROUP BY j.invoice_id) AS a ON a.invoice_id = i.id
+WHERE i.shard_id = %(shard)s
+  AND (COALESCE(e.entries, 0) <> (i.status = 2)
+       OR (e.credit, e.amount, e.currency) <> (CONCAT('receivable:', i.subscription_id), i.amount, i.currency)
+       OR e.debit <> CONCAT('clearing:', a.provider))
+
+-- name: entry_invoice
+SELECT e.id AS entry, e.kind, e.invoice_id AS invoice
+FROM ledger_entry AS e
+LEFT JOIN invoice AS i ON i.shard_id = e.shard_id AND i.id = e.invoice_id
+WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2) AND i.id IS NULL
+
+-- name: balances
+-- Debits less credits of each sort of account, for the rule `ledger_zero`.
+SELECT SUBSTRING_INDEX(account, ':', 1) AS sort, currency, SUM(amount) AS balance
+FROM (
+  SELECT debit_account AS account, currency, amount FROM ledger_entry WHERE shard_id = %(shard)s
+  UNION ALL
+  SELECT credit_account, currency, -amount FROM ledger_entry WHERE shard_id = %(shard)s) AS postings
+GROUP BY sort, currency
+
+-- name: receivable
+SELECT account, currency, SUM(amount) AS balance_over_unpaid
+FROM (
+  SELECT debit_account AS account, currency, amount
+  FROM ledger_entry
+  WHERE shard_id = %(shard)s AND SUBSTRING_INDEX(debit_account, ':', 1) = 'receivable'
+  UNION ALL
+  SELECT credit_account, currency, -amount
+  FROM ledger_entry
+  WHERE shard_id = %(shard)s AND SUBSTRING_INDEX(credit_account, ':', 1) = 'receivable'
+  UNION ALL
+  SELECT CONCAT('receivable:', subscription_id), currency, -amount
+  FROM invoice
+  WHERE shard_id = %(shard)s AND status IN (1, 3)) AS postings
+GROUP BY account, currency
+HAVING balance_over_unpaid <> 0
+
+-- name: ledger_numbers
+SELECT missing_from, missing_to
+FROM (
+  SELECT CAST(LAG(id, 1, 0) OVER (ORDER BY id) AS SIGNED) + 1 AS missing_from, CAST(id AS SIGNED) - 1 AS missing_to
+  FROM ledger_entry
+  WHERE shard_id = %(shard)s
+  UNION ALL
+  SELECT (SELECT COALESCE(MAX(id), 0) FROM ledger_entry WHERE shard_id = %(shard)s) + 1, next_value - 1
+  FROM shard_sequence
+  WHERE shard_id = %(shard)s AND name = 'ledger') AS spans
+WHERE missing_from <= missing_to
+
+-- name: outbox_numbers
+SELECT missing_from, missing_to
+FROM (
+  SELECT CAST(LAG(id, 1, 0) OVER (ORDER BY id) AS SIGNED) + 1 AS missing_from, CAST(id AS SIGNED) - 1 AS missing_to
+  FROM outbox
+  WHERE shard_id = %(shard)s
+  UNION ALL
+  SELECT (SELECT COALESCE(MAX(id), 0) FROM outbox WHERE shard_id = %(shard)s) + 1, next_value - 1
+  FROM shard_sequence
+  WHERE shard_id = %(shard)s AND name = 'event') AS spans
+WHERE missing_from <= missing_to
+
+-- name: counters
+-- A counter that is behind would give out a number a second time.
+SELECT used.name AS counter, used.highest, c.next_value
+FROM (
+  SELECT 'ledger' AS name, MAX(id) AS highest FROM ledger_entry WHERE shard_id = %(shard)s
+  UNION ALL SELECT 'event', MAX(id) FROM outbox WHERE shard_id = %(shard)s
+  UNION ALL
+  SELECT 'id', MAX(id)
+  FROM (SELECT MAX(id) AS id FROM invoice WHERE shard_id = %(shard)s
+        UNION ALL SELECT MAX(id) FROM billing_job WHERE shard_id = %(shard)s) AS ids) AS used
+LEFT JOIN shard_sequence AS c ON c.shard_id = %(shard)s AND c.name = used.name
+WHERE c.next_value IS NULL OR used.highest >= c.next_value
+
+-- name: job_state
+SELECT j.id AS job, i.id AS invoice, j.status AS job_status, i.status AS invoice_status
+FROM billing_job AS j
+JOIN invoice AS i ON i.shard_id = j.shard_id AND i.id = j.invoice_id
+WHERE j.shard_id = %(shard)s
+  AND (j.lane NOT IN (0, 1) OR j.status > 5 OR i.status <> CASE j.status WHEN 2 THEN 2 WHEN 3 THEN 3 ELSE 1 END)
+
+-- name: leases
+SELECT id AS job, invoice_id AS invoice, due_at AS lease_ended, lease_token IS NOT NULL AS has_token
+FROM billing_job
+WHERE shard_id = %(shard)s AND status = 1
+  AND (due_at < NOW(6) - INTERVAL %(margin_seconds)s SECOND OR lease_token IS NULL OR attempt_open = 0)
+
+-- name: attempt_job
+SELECT t.job_id AS job, t.attempt_no AS attempt, t.amount, t.currency
+FROM payment_attempt AS t
+LEFT JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+WHERE t.shard_id = %(shard)s AND (j.id IS NULL OR (t.amount, t.currency) <> (j.amount, j.currency))
+
+-- name: attempt_numbers
+SELECT j.id AS job, j.invoice_id AS invoice, j.attempt_no AS last_attempt, COALESCE(t.attempts, 0) AS attempts
+FROM billing_job AS j
+LEFT JOIN (
+  SELECT job_id, COUNT(*) AS attempts, MIN(attempt_no) AS lowest, MAX(attempt_no) AS highest
+  FROM payment_attempt
+  WHERE shard_id = %(shard)s
+  GROUP BY job_id) AS t ON t.job_id = j.id
+WHERE j.shard_id = %(shard)s
+  AND (COALESCE(t.attempts, 0) <> j.attempt_no OR t.lowest <> 1 OR t.highest <> j.attempt_no)
+
+-- name: open_attempts
+-- Unknown (0) and pending (5) outcomes belong to the one open attempt of an unfinished job; and an open attempt has no other outcome.
+SELECT j.id AS job, j.invoice_id AS invoice, j.status AS job_status, t.attempt_no AS attempt, t.outcome, j.attempt_open
+FROM payment_attempt AS t
+JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+WHERE t.shard_id = %(shard)s
+  AND (t.outcome IN (0, 5)) <> (j.attempt_open = 1 AND t.attempt_no = j.attempt_no AND j.status NOT IN (2, 3))
+
+-- name: job_keys
+SELECT j.id AS job, i.id AS invoice
+FROM billing_job AS j
+JOIN invoice AS i ON i.shard_id = j.shard_id AND i.id = j.invoice_id
+WHERE j.shard_id = %(shard)s
+  AND j.idempotency_key <> UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256))
+
+-- name: attempt_keys
+SELECT t.job_id AS job, t.attempt_no AS attempt
+FROM payment_attempt AS t
+JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+WHERE t.shard_id = %(shard)s
+  AND t.idempotency_key <> UNHEX(SHA2(CONCAT(j.idempotency_key, t.attempt_no), 256))
+
+-- name: entry_keys
+SELECT e.id AS entry, e.kind, i.id AS invoice
+FROM ledger_entry AS e
+JOIN invoice AS i ON i.shard_id = e.shard_id AND i.id = e.invoice_id
+WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2)
+  AND e.idempotency_key <> UNHEX(SHA2(CONCAT(
+        UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256)),
+        IF(e.kind = 1, 'issued', 'paid')), 256))
+
+-- name: attempts
+-- For the comparison with the provider's list, in the order of our references.
+SELECT j.invoice_id, t.attempt_no, t.provider_ref, t.amount, t.currency, t.outcome, t.finished_at
+FROM payment_attempt AS t
+JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+WHERE t.shard_id = %(shard)s AND t.provider = %(provider)s
+ORDER BY j.invoice_id, t.attempt_no
