@@ -134,6 +134,7 @@ class ShardSet:
         self.secrets = site.secrets
         self.owners: dict[str, Database] = site.owned()
         shardset.set_up(NAME, spec, self.owners)
+        self._clock: float | None = None
         self.router: ShardRouter = shardset.open_router(NAME, spec, self.secrets, pool_size=20)
 
     def close(self) -> None:
@@ -203,14 +204,14 @@ class ShardSet:
 
     def set_clock(self, now: datetime) -> None:
         """Virtual time: from now on, every connection of the router has this NOW(6), which stands still."""
-        at = now.replace(tzinfo=now.tzinfo or UTC).timestamp()
+        if self._clock is None:
+            for database in self.router.databases.values():
+                event.listen(database.engine, "checkout", self._set_clock_of)
+        self._clock = now.replace(tzinfo=now.tzinfo or UTC).timestamp()
 
-        def checkout(connection: Any, *_: Any) -> None:
-            with connection.cursor() as cursor:
-                cursor.execute("SET TIMESTAMP = %s", (at,))
-
-        for database in self.router.databases.values():
-            event.listen(database.engine, "checkout", checkout)
+    def _set_clock_of(self, connection: Any, *_: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET TIMESTAMP = %s", (self._clock,))
 
     def add_subscription(self, id: str, **columns: Any) -> int:  # noqa: A002
         """A subscription as its table has it, by default monthly and due at once; its shard."""
