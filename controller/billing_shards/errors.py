@@ -18,7 +18,8 @@
     │   └── CommitUnknown
     ├── LeaseLost
     ├── NotFound
-    └── GatewayMisconfigured
+    ├── GatewayMisconfigured
+    └── KubernetesError
 
 Messages never hold a password, a bound SQL value or a payment method. Outcomes of a charge are values
 (`payments.model.Outcome`), not errors: a decline is an ordinary day.
@@ -124,3 +125,11 @@ class NotFound(BillingShardsError):
 
 class GatewayMisconfigured(BillingShardsError):
     """The provider refuses us as a whole (wrong key, unknown account): charging stops until a person has looked."""
+
+
+class KubernetesError(BillingShardsError):
+    """The Kubernetes API refused a call or did not answer it; `status` is HTTP's, 0 where there was no answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status

@@ -48,7 +48,7 @@ class TlsSpec(_Model):
     mode: Literal["verify", "disabled"] = "verify"
     ca_secret: SecretRef | None = None
     """Holds `ca.crt` (PEM). Left out: the system's trust store."""
-    server_name: str | None = None
+    server_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """The name the certificate must be for, where it is not `host`."""
 
 
@@ -161,7 +161,7 @@ class ShardSetSpec(_Model):
 
     shard_count: Annotated[int, Field(ge=1, le=SHARDS_MAX)] = 256
     databases: Annotated[tuple[DatabaseSpec, ...], Field(min_length=1, max_length=DATABASES_MAX)]
-    shard_map: Annotated[tuple[ShardRange, ...], Field(max_length=SHARDS_MAX)] | None = None
+    shard_map: Annotated[tuple[ShardRange, ...], Field(min_length=1, max_length=SHARDS_MAX)] | None = None
     claimer: ClaimerSpec = ClaimerSpec()
     retry: RetrySpec = RetrySpec()
     smoothing: SmoothingSpec = SmoothingSpec()

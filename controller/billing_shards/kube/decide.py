@@ -49,11 +49,8 @@ CALM_SECONDS = 15.0
 JOB_RETRY_SECONDS = 120.0
 
 
-def reconcile(desired: Desired, observed: Observed, release: Release, memory: Memory, now: float) -> Plan:
+def reconcile(desired: Desired, spec: ShardSetSpec, observed: Observed, release: Release, memory: Memory, now: float) -> Plan:
     """The next steps and the status. `now` in seconds since 1970."""
-    spec = desired.spec
-    if isinstance(spec, InvalidSpec):
-        return _refuse(desired, spec, memory, now)
     asked = [ShardMap.from_spec(spec).database_of(shard) for shard in range(spec.shard_count)]
     owned = ownership.judge(observed.databases, observed.placement, asked, observed.shard_map)
     secrets = _secrets(spec, observed)
@@ -90,7 +87,8 @@ def reconcile(desired: Desired, observed: Observed, release: Release, memory: Me
     )
 
 
-def _refuse(desired: Desired, error: InvalidSpec, memory: Memory, now: float) -> Plan:
+def refuse(desired: Desired, error: InvalidSpec, memory: Memory, now: float) -> Plan:
+    """The answer to a spec that breaks a rule: say so, and leave everything as it is."""
     after = status.invalid(desired, error, now)
     events = status.events(desired.status, after)
     return Plan(actions=(), status=after, events=events, memory=memory, again_seconds=CALM_SECONDS)
