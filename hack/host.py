@@ -10,6 +10,9 @@ from pathlib import Path
 from hack.cache import cache_dir, locked
 from hack.errors import ToolError
 
+Words = list[str | Path]
+"""A command line."""
+
 
 def run(argv: Sequence[str | Path], *, what: str, env: Mapping[str, str] | None = None, stdin: str = "") -> str:
     """Run a command to its end and return its standard output.
@@ -31,6 +34,12 @@ def run(argv: Sequence[str | Path], *, what: str, env: Mapping[str, str] | None 
         words = (done.stderr.strip() or done.stdout.strip())[-2000:]
         raise ToolError(f"{what}: {Path(argv[0]).name} exited with {done.returncode}: {words}")
     return done.stdout
+
+
+def can_stack(folder: Path) -> bool:
+    """Whether an overlay file system may keep its layers in this folder: not if it is on one itself (in a container)."""
+    kind = run(["stat", "--file-system", "--format=%T", folder], what=f"file system of {folder}")
+    return kind.strip() != "overlayfs"
 
 
 @functools.cache

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from hack.cache import cache_dir, locked
+from hack.errors import run_command
 from hack.mysql.server import MySQLServer
 from hack.mysql.tls import Authority
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 State = Annotated[Path | None, typer.Option(help="Folder of the servers' data; by default in the cache folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON list instead of lines.")]
 
@@ -86,4 +87,4 @@ def _show(folder: Path, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    app()
+    run_command(app)

@@ -16,7 +16,7 @@ from hack.processes import ProcessIdentity, spawn
 
 _SUITE = "sid"
 _PACKAGES = "mysql-server-core,mysql-client-core,ca-certificates"
-_BUILD_COMMANDS = {"mmdebstrap": "mmdebstrap", "unshare": "util-linux", "setpriv": "util-linux"}
+_BUILD_COMMANDS = {"mmdebstrap": "mmdebstrap", "gpg": "gpg", "unshare": "util-linux", "setpriv": "util-linux"}
 _ENTER = 'mount --bind "$1" "$2$3" && root=$2 && shift 3 && exec chroot "$root" "$@"'
 
 

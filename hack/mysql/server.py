@@ -148,9 +148,7 @@ class MySQLServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
         self._runner.discard()
 
@@ -172,9 +170,7 @@ class MySQLServer:
                     return False
                 raise ToolError(f"MySQL server {self.name} ended while starting: {log[-2000:]}")
             if time.monotonic() > deadline:
-                raise ToolError(
-                    f"MySQL server {self.name} did not answer in {_START_SECONDS:.0f} s; see {self._spec.log}"
-                )
+                raise ToolError(f"MySQL server {self.name} did not answer in {_START_SECONDS:.0f} s; see {self._spec.log}")
             time.sleep(0.05)
         self._runner.settled()
         return True

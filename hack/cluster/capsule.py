@@ -1,0 +1,131 @@
+"""A set of namespaces that holds the whole cluster, and takes all of it along when it ends.
+
+One small process is the first of a process namespace, with a network and a mount namespace of its own. Every component
+joins them. When that process dies, for whatever reason, the kernel kills every process inside (pods and container
+shims too), and with the last of them go the mounts and the network: nothing has to be found and undone one by one.
+Only the kernel's control groups and one end of a network cable are outside.
+"""
+
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hack.cluster.layout import (
+    CGROUP,
+    HOST_ADDRESS,
+    HOST_INTERFACE,
+    NODE_ADDRESS,
+    POD_RANGE,
+    SERVICE_RANGE,
+)
+from hack.errors import ToolError
+from hack.host import Words, run
+from hack.processes import ProcessIdentity, spawn
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_HIDDEN = ("/run/containerd", "/run/netns", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods")
+"""Fixed paths that components write to, whatever they are told: inside, each is an empty folder in memory."""
+
+_ENTER = 'mount -t proc proc /proc && for d in $1; do mount -t tmpfs none "$d" || exit; done && exec "$2"'
+
+
+def open_capsule(holder: Path, *, log: Path) -> ProcessIdentity:
+    """Begin to make the namespaces; returns the process whose end is theirs."""
+    for folder in _HIDDEN:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    for group in _cgroup_folders():
+        group.mkdir(exist_ok=True)
+    namespaces = ["--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child"]
+    command: Words = ["unshare", *namespaces, "--", "sh", "-c", _ENTER, "sh", " ".join(_HIDDEN), holder]
+    return spawn(command, log=log, tied=False)
+
+
+def connect_capsule(capsule: ProcessIdentity, holder: Path) -> None:
+    """Wait until the namespaces are made, and give them their network."""
+    _wait_for_holder(capsule, holder)
+    _connect(capsule)
+
+
+def close_capsule(capsule: ProcessIdentity | None) -> None:
+    """End everything inside, and remove the two things that are outside. Doing it twice is fine."""
+    if capsule is not None:
+        capsule.kill()
+    subprocess.run(["ip", "link", "delete", HOST_INTERFACE], capture_output=True, check=False)
+    for group in _cgroup_folders():
+        _remove_cgroup(group)
+
+
+def inside(capsule: ProcessIdentity, argv: Sequence[str | Path]) -> Words:
+    """The command that runs `argv` within the capsule.
+
+    `ip netns exec` would not do: it mounts /sys anew and so hides the control groups.
+    """
+    return ["nsenter", "--target", str(_holder(capsule)), "--mount", "--net", "--pid", "--", *argv]
+
+
+def _holder(capsule: ProcessIdentity) -> int:
+    """The first process inside: the only child of the one that made the namespaces."""
+    children = Path(f"/proc/{capsule.pid}/task/{capsule.pid}/children").read_text().split()
+    if len(children) != 1:
+        raise ToolError("the cluster's namespaces are gone")
+    return int(children[0])
+
+
+def _wait_for_holder(capsule: ProcessIdentity, holder: Path) -> None:
+    """Until the mounts are done, which is when the shell has become the holder."""
+    deadline = time.monotonic() + 10
+    while capsule.alive and time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{_holder(capsule)}/exe").readlink() == holder:
+                return
+        except (ToolError, FileNotFoundError):
+            pass  # not started yet: asked again below
+        time.sleep(0.01)
+    raise ToolError("the cluster's namespaces could not be made")
+
+
+def _connect(capsule: ProcessIdentity) -> None:
+    """A cable between host and node, and on the host the routes to pods and services through the node."""
+    peer = ["peer", "name", "eth0", "netns", str(_holder(capsule))]
+    for words in (
+        ["ip", "link", "add", HOST_INTERFACE, "type", "veth", *peer],
+        ["ip", "address", "add", f"{HOST_ADDRESS}/24", "dev", HOST_INTERFACE],
+        ["ip", "link", "set", HOST_INTERFACE, "up"],
+        inside(capsule, ["ip", "link", "set", "lo", "up"]),
+        inside(capsule, ["ip", "address", "add", f"{NODE_ADDRESS}/24", "dev", "eth0"]),
+        inside(capsule, ["ip", "link", "set", "eth0", "up"]),
+        inside(capsule, ["ip", "route", "add", "default", "via", HOST_ADDRESS]),
+        inside(capsule, ["sysctl", "-qw", "net.ipv4.ip_forward=1"]),
+        ["ip", "route", "add", POD_RANGE, "via", NODE_ADDRESS],
+        ["ip", "route", "add", SERVICE_RANGE, "via", NODE_ADDRESS],
+    ):
+        run(words, what="the cluster's network")
+
+
+def _cgroup_folders() -> list[Path]:
+    """The folder that all pods are below: one in version 2, one in each hierarchy in version 1."""
+    if (_CGROUPS / "cgroup.controllers").exists():
+        return [_CGROUPS / CGROUP]
+    hierarchies = [path for path in _CGROUPS.iterdir() if (path / "cgroup.procs").exists() and not path.is_symlink()]
+    return [path / CGROUP for path in hierarchies]
+
+
+def _remove_cgroup(folder: Path) -> None:
+    """Remove a control group and those below it; their last processes may take a moment to leave."""
+    if not folder.exists():
+        return
+    for below in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+        _remove_folder_when_empty(below)
+    _remove_folder_when_empty(folder)
+
+
+def _remove_folder_when_empty(folder: Path) -> None:
+    deadline = time.monotonic() + 10
+    while folder.exists():
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ToolError(f"control group {folder} still has processes") from error
+            time.sleep(0.05)

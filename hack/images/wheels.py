@@ -1,0 +1,56 @@
+"""The wheels that go into images: the locked dependencies and the project's own, collected on this machine."""
+
+import platform
+import sys
+from pathlib import Path
+
+from hack.cache import build_once, cache_dir, key_of, locked
+from hack.host import Words, run
+
+ROOT = Path(__file__).resolve().parents[2]
+_PYTHON = "3.11"
+_GLIBC = ("2_17", "2_28", "2_31", "2_34", "2_35", "2_36")
+"""The manylinux versions that the oldest base image (Debian 12, glibc 2.36) can run."""
+
+
+def dependencies() -> Path:
+    """A folder with the wheels of requirements.lock, downloaded once per content of the lock."""
+    lock = ROOT / "requirements.lock"
+    machine = platform.machine()
+    return build_once(cache_dir() / "wheels" / key_of(lock, _PYTHON, machine), _download)
+
+
+def project() -> Path:
+    """A folder with the project's wheel, built once per content of its sources."""
+    sources = [ROOT / "pyproject.toml", ROOT / "README.md"]
+    for folder in ("controller", "sql"):
+        sources += [path for path in sorted((ROOT / folder).rglob("*")) if path.is_file() and _is_source(path)]
+    names = "\n".join(str(path.relative_to(ROOT)) for path in sources)
+    return build_once(cache_dir() / "wheels" / f"project-{key_of(names, *sources)}", _build)
+
+
+def _is_source(path: Path) -> bool:
+    return "__pycache__" not in path.parts and path.suffix != ".pyc"
+
+
+def _download(folder: Path) -> None:
+    machine = platform.machine()
+    platforms = [part for version in _GLIBC for part in ("--platform", f"manylinux_{version}_{machine}")]
+    chosen = ["--python-version", _PYTHON, "--implementation", "cp", *platforms, "--platform", f"manylinux2014_{machine}"]
+    exactly: Words = ["--only-binary", ":all:", "--require-hashes", "--requirement", ROOT / "requirements.lock"]
+    run([_pip(), "download", "--quiet", "--no-deps", *chosen, *exactly, "--dest", folder], what="downloading locked wheels")
+
+
+def _build(folder: Path) -> None:
+    run([_pip(), "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT], what="project's wheel")
+
+
+def _pip() -> Path:
+    """A pip of our own: an environment made by another tool may have none."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    target = cache_dir() / "pip" / f"python{version}"
+    # Written in place, for an environment cannot be moved: its scripts hold its path.
+    with locked(target.with_suffix(".lock")):
+        if not (target / "bin" / "pip").exists():
+            run([sys.executable, "-m", "venv", "--clear", target], what="pip's environment")
+    return target / "bin" / "pip"
