@@ -178,6 +178,10 @@ def test_an_edited_map_is_a_pending_plan_and_nothing_else() -> None:
     assert condition(plan, "Ready")["observedGeneration"] == 2
     assert [event.reason for event in plan.events] == ["PlanPending"]
     assert world.step().events == ()
+    world.database(DOWN)
+    assert world.step().status["pendingPlan"] == plan.status["pendingPlan"]
+    world.database(SERVED[1])
+    assert "PlanPending" not in [event.reason for event in world.step().events]
 
 
 def test_pods_are_told_the_owners_as_the_fences_have_them() -> None:

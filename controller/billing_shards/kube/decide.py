@@ -64,7 +64,7 @@ def reconcile(desired: Desired, spec: ShardSetSpec, observed: Observed, release:
         pods, scales = _pods(desired, spec, observed, release, memory, now)
     config = _config(desired, spec, owned, observed, memory)
     steps = [secrets, config, schemas, owning, pods]
-    plan = _pending(spec, owned)
+    plan = _pending(spec, owned, observed.shard_map)
     problems = [problem for step in steps for problem in step.problems]
     progress = [doing for step in steps for doing in step.progress]
     after = status.build(
@@ -291,14 +291,21 @@ def _rollout(
     return tuple(problems), tuple(progress)
 
 
-def _pending(spec: ShardSetSpec, owned: ownership.Ownership) -> tuple[ownership.Move, ...]:
+def _pending(
+    spec: ShardSetSpec, owned: ownership.Ownership, last_known: Sequence[str] | None
+) -> tuple[ownership.Move, ...]:
     """What the spec's map would move. Without one: by weight, moving as few shards as it can."""
-    if not isinstance(owned, ownership.Owned):
+    owners: Sequence[str] = ()
+    if isinstance(owned, ownership.Owned):
+        owners = owned.owners
+    elif isinstance(owned, ownership.PartlySeen) and last_known is not None:
+        owners = [owned.owners.get(shard, known) for shard, known in enumerate(last_known)]
+    if len(owners) != spec.shard_count:
         return ()
     wanted = ShardMap.from_spec(spec)
     if spec.shard_map is None:
-        wanted = place(spec.shard_count, spec.databases, dict(enumerate(owned.owners)))
-    return ownership.pending_moves(owned.owners, [wanted.database_of(shard) for shard in range(spec.shard_count)])
+        wanted = place(spec.shard_count, spec.databases, dict(enumerate(owners)))
+    return ownership.pending_moves(owners, [wanted.database_of(shard) for shard in range(spec.shard_count)])
 
 
 def _scalings(observed: Observed, actions: Sequence[Action]) -> tuple[Event, ...]:
