@@ -10,7 +10,7 @@ import asyncio
 import json
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from multiprocessing.sharedctypes import SynchronizedArray
 from multiprocessing.synchronize import Event
@@ -22,8 +22,9 @@ from billing_shards.claimer import Claimer
 from billing_shards.db import Database, queries, translated
 from billing_shards.errors import InvalidInput
 from billing_shards.payments.model import ChargeRequest, Found, NotFound, Outcome, Succeeded
+from billing_shards.run import set_up
 from billing_shards.settings import Manifest
-from billing_shards.shards import shardset, store
+from billing_shards.shards import shardset
 from billing_shards.shards.shardset import ManifestSecrets
 
 _q = queries("bench")
@@ -107,14 +108,9 @@ def as_json(report: DrainReport) -> str:
 def _fill(manifest: Manifest, jobs: int) -> None:
     databases = shardset.open_databases(manifest.spec, ManifestSecrets(manifest.secrets), role="schema")
     for database in databases.values():
-        schema.upgrade(database)
-        schema.grant_application(
-            database, shardset.credentials(manifest.spec.database(database.name), ManifestSecrets(manifest.secrets))
-        )
-        with translated(database.name), database.engine.connect() as connection:
-            if store.read_installation(connection) is not None:
-                raise InvalidInput(f"database {database.name}", "was set up before: the benchmark takes empty databases only")
-    shardset.set_up(manifest.name, manifest.spec, databases)
+        if schema.current_revision(database) is not None:
+            raise InvalidInput(f"database {database.name}", "is not empty: the benchmark fills and drains new databases only")
+    set_up(manifest)
     owners = shardset.read_owners(manifest.name, manifest.spec, databases)
     for database in databases.values():
         shards = sorted(shard for shard, name in owners.items() if name == database.name)
@@ -178,14 +174,8 @@ async def _drain_until(
     ready.put(number)
     await asyncio.to_thread(go.wait)
     run = asyncio.create_task(claimer.run())
-    while not stop.is_set() and not run.done():
-        await asyncio.sleep(_LOOK_SECONDS)
+    await asyncio.to_thread(stop.wait)
     claimer.stop()
     await run
     router.close()
     renewals.close()
-
-
-def totals(report: Mapping[str, Any]) -> str:
-    """A line a value, for people."""
-    return "\n".join(f"{name:>20} {value}" for name, value in report.items())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from sqlalchemy import Connection
 
 from billing_shards.db import queries
 from billing_shards.shards.transactions import ShardTransaction
@@ -29,3 +31,8 @@ def write(transaction: ShardTransaction, first: int, events: Sequence[Event]) ->
     rows = [(number, event.type, event.subscription, event.payload) for number, event in enumerate(events, first)]
     keys = [(row[0],) for row in rows]
     transaction.write(_q.insert_events, {"rows": json.dumps(rows)}, table="outbox", keys=keys)
+
+
+def count_unsent(connection: Connection, shards: Collection[int]) -> dict[int, int]:
+    """Events not published yet, by shard; shards with none are left out."""
+    return {row[0]: row[1] for row in connection.exec_driver_sql(_q.count_unsent, {"shards": tuple(shards)})}

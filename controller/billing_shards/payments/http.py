@@ -167,7 +167,7 @@ def _of_charge(charge: object, error: object = None) -> Succeeded | Declined | A
         case "requires_action":
             return ActionRequired(provider_ref=ref)
         case "failed":
-            reason = error if isinstance(error, dict) else charge
+            reason = error if isinstance(error, dict) else charge.get("failure") or {}
             code = _code(reason.get("decline_code") or reason.get("code") or "generic_decline")
             return Declined(decline_class=classify(code, reason.get("advice_code")), code=code, provider_ref=ref)
         case _:
