@@ -6,6 +6,9 @@
 -- name: snapshot
 START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY
 
+-- name: server_time
+SELECT NOW(6)
+
 -- name: sizes
 SELECT (SELECT COUNT(*) FROM subscription WHERE shard_id = %(shard)s) AS subscriptions,
        (SELECT COUNT(*) FROM invoice WHERE shard_id = %(shard)s) AS invoices,

@@ -79,6 +79,11 @@ def audit(
         return _report(task, _all_findings(task, on_progress))
 
 
+def server_time(router: ShardRouter) -> datetime:
+    """The earliest of the databases' clocks (UTC, naive): all that they note from now on is later. Raises `DatabaseError`s."""
+    return min(store.server_time(database) for database in router.databases.values())
+
+
 def _all_findings(task: _Task, on_progress: OnProgress) -> Findings:
     found = task.findings()
     for offender in _owners(task):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -69,6 +70,13 @@ def attempts(connection: Connection, shard: int, provider: str) -> Iterator[Atte
             outcome=row[5],
             finished_at=row[6],
         )
+
+
+def server_time(database: Database) -> datetime:
+    """The database's NOW(6), UTC."""
+    with translated(database.name), database.engine.connect() as connection:
+        now: datetime = connection.exec_driver_sql(_q.server_time).scalar_one()
+        return now
 
 
 def shards_with_rows(database: Database) -> list[tuple[str, int]]:

@@ -1,0 +1,244 @@
+"""The command line `billing-shards`: for a person at a terminal, for scripts, and as the entry point of the pods.
+
+Each command says what it takes here; what it does is in a module of its own, imported only when it runs, so that `--help` is
+quick.
+"""
+# ruff: noqa: PLC0415 - see above
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from billing_shards.cli.codes import TEXT, ExitCode, code_of
+from billing_shards.errors import BillingShardsError
+
+_plain = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "no_args_is_help": True}
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(version("billing-shards"))
+        raise typer.Exit
+
+
+app = typer.Typer(name="billing-shards", help="Subscription billing on sharded MySQL.", epilog=TEXT, **_plain)  # type: ignore[arg-type]
+schema_app = typer.Typer(help="The tables of each database.", **_plain)  # type: ignore[arg-type]
+invoice_app = typer.Typer(help="Invoices.", **_plain)  # type: ignore[arg-type]
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")] = False,
+) -> None:
+    pass
+
+
+app.add_typer(schema_app, name="schema")
+app.add_typer(invoice_app, name="invoice")
+
+ManifestOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--manifest",
+        envvar="BILLING_SHARDS_MANIFEST",
+        metavar="FILE",
+        help="A BillingShardSet and its Secrets as YAML. Left out: the folders mounted into a pod.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+DatabaseOption = Annotated[
+    list[str] | None, typer.Option("--database", metavar="NAME", help="Only this database; may be given several times.")
+]
+
+
+@schema_app.command("upgrade")
+def schema_upgrade(database: DatabaseOption = None, manifest: ManifestOption = None, as_json: JsonOption = False) -> int:
+    """Create or upgrade the tables.
+
+    The application's user is also given its rights.
+
+    With --manifest and without --database, the shards are also placed on databases none of which was ever set up.
+    """
+    from billing_shards.cli import schema, source
+
+    return schema.upgrade(source.find(manifest), database, place=manifest is not None, as_json=as_json)
+
+
+@schema_app.command("status")
+def schema_status(manifest: ManifestOption = None, as_json: JsonOption = False) -> int:
+    """Show each database's revision."""
+    from billing_shards.cli import schema, source
+
+    return schema.status(source.find(manifest), as_json=as_json)
+
+
+@app.command("import")
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV file of subscriptions; see docs/cli.md for its columns.")],
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Import the other rows of a file with wrong ones.")
+    ] = False,
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Import subscriptions from CSV.
+
+    A file with a wrong row imports nothing, unless --skip-invalid. Run again, it imports what is not there yet.
+    """
+    from billing_shards.cli import imports, source
+
+    return imports.run(source.find(manifest), file, skip_invalid=skip_invalid, as_json=as_json)
+
+
+@app.command("status")
+def show_status(
+    shards: Annotated[bool, typer.Option("--shards", help="One line a shard instead of one a range.")] = False,
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show shards and what waits on them."""
+    from billing_shards.cli import source, status
+
+    return status.show(source.find(manifest), each=shards, as_json=as_json)
+
+
+@invoice_app.command("show")
+def show_invoice(
+    which: Annotated[
+        str,
+        typer.Argument(metavar="INVOICE", help="SHARD/ID, SUBSCRIPTION (its latest), or SUBSCRIPTION@DAY (the one of that day)."),
+    ],
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Tell the whole story of one invoice.
+
+    Attempts, ledger entries and events in one order of time, and what comes next.
+    """
+    from billing_shards.cli import invoice, source
+
+    return invoice.show(source.find(manifest), which, as_json=as_json)
+
+
+@app.command("audit")
+def run_audit(
+    provider_charges: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|URL",
+            help="The provider's list of charges, one JSON object a line (id, reference, status, amount, currency); - is stdin.",
+        ),
+    ] = None,
+    margin_seconds: Annotated[
+        int, typer.Option(min=0, metavar="SECONDS", help="How late a lease or a period may be before it counts as stuck.")
+    ] = 900,
+    examples: Annotated[int, typer.Option(min=0, metavar="N", help="Offenders shown of each rule.")] = 10,
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Prove that all is whole and charged once.
+
+    Every rule is checked on every shard, each shard in one snapshot of it, while claimers go on working.
+    """
+    from billing_shards.cli import audit, source
+
+    found = source.find(manifest)
+    return audit.run(found, provider_charges, margin_seconds=margin_seconds, examples_max=examples, as_json=as_json)
+
+
+@app.command("claimer")
+def run_claimer() -> int:
+    """Run a pod's claimer until SIGTERM.
+
+    It claims due jobs, charges them and settles them.
+    """
+    from billing_shards import claimer
+    from billing_shards.cli import source
+
+    return claimer.main(source.settings())
+
+
+@app.command("housekeeper")
+def run_housekeeper() -> int:
+    """Run a pod's housekeeper until SIGTERM.
+
+    It writes the invoices and jobs of periods that begin.
+    """
+    from billing_shards import housekeeper
+    from billing_shards.cli import source
+
+    return housekeeper.main(source.settings())
+
+
+@app.command("run")
+def run_all(
+    manifest: Annotated[
+        Path,
+        typer.Option("--manifest", envvar="BILLING_SHARDS_MANIFEST", metavar="FILE", help="A BillingShardSet and its Secrets."),
+    ],
+) -> int:
+    """Run all of it here, without a cluster.
+
+    Scheduler, claimer and housekeeper work in this process until Ctrl-C or SIGTERM.
+    """
+    from billing_shards import run
+    from billing_shards.cli import source
+
+    return run.main(manifest, source.settings())
+
+
+@app.command("bench")
+def run_bench(
+    manifest: Annotated[
+        Path,
+        typer.Option("--manifest", envvar="BILLING_SHARDS_MANIFEST", metavar="FILE", help="A set whose databases are empty."),
+    ],
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Due jobs to fill in.")] = 100_000,
+    processes: Annotated[int, typer.Option(min=1, metavar="N", help="Claimers that drain them.")] = 2,
+) -> int:
+    """Measure how fast due jobs are drained.
+
+    The databases of the manifest, which must be empty, are filled with due jobs, and drained durably with an instant provider.
+    The last line is the result as JSON.
+    """
+    from billing_shards import bench
+
+    typer.echo(bench.as_json(bench.drain(manifest, jobs=jobs, processes=processes)))
+    return ExitCode.OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. No expected error shows a traceback."""
+    try:
+        code = app(args=arguments, prog_name="billing-shards", standalone_mode=False)
+    except typer.TyperException as error:  # wrong usage
+        text = error.format_message()
+        if "\n" in text:  # the help, where no command was given
+            sys.stderr.write(text + "\n")
+        else:
+            _print_error(text)
+        return ExitCode.BAD_INPUT
+    except BillingShardsError as error:
+        _print_error(str(error))
+        return code_of(error)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return ExitCode.OK
+    except Exception:  # noqa: BLE001 - 1 would say that an audit found problems
+        traceback.print_exc()
+        return ExitCode.CRASHED
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _print_error(text: str) -> None:
+    from billing_shards.cli import output
+
+    output.print_error(text)

@@ -1,0 +1,151 @@
+"""`audit`: proves that what is written is whole, and compares it with the provider's list."""
+
+from __future__ import annotations
+
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from billing_shards.accounts.money import format_amount
+from billing_shards.audit.auditor import audit, server_time
+from billing_shards.audit.charges import read_charges
+from billing_shards.audit.model import AuditReport, ProviderCharge
+from billing_shards.cli import output
+from billing_shards.cli.codes import ExitCode
+from billing_shards.cli.source import Source
+from billing_shards.errors import InvalidInput
+
+_OPTION = "--provider-charges"
+_ANSWER_SECONDS = 60
+
+
+def run(source: Source, provider_charges: str | None, *, margin_seconds: int, examples_max: int, as_json: bool) -> int:
+    """Audit, print the report, and tell by the exit code whether it is clean."""
+    with source.router() as router, output.progress("shards") as on_progress:
+        listed_at: datetime | None = server_time(router) if _is_url(provider_charges) else None
+        with _charges(source, provider_charges) as charges:
+            report = audit(
+                router,
+                source.spec,
+                provider_charges=charges,
+                listed_at=listed_at,
+                on_progress=on_progress,
+                margin_seconds=margin_seconds,
+                examples_max=examples_max,
+            )
+    if as_json:
+        output.print_json(document(report))
+    else:
+        _print(report)
+    return ExitCode.OK if report.clean else ExitCode.PROBLEMS
+
+
+def _is_url(place: str | None) -> bool:
+    return place is not None and place.startswith(("http://", "https://"))
+
+
+@contextmanager
+def _charges(source: Source, place: str | None) -> Iterator[Iterator[ProviderCharge] | None]:
+    """The provider's list, read as it is asked for."""
+    if place is None:
+        yield None
+        return
+    try:
+        if place == "-":
+            yield read_charges(sys.stdin.buffer)
+        elif _is_url(place):
+            with urllib.request.urlopen(_request(source, place), timeout=_ANSWER_SECONDS) as lines:  # noqa: S310 - HTTP alone
+                yield read_charges(lines)
+        else:
+            with Path(place).open("rb") as lines:
+                yield read_charges(lines)
+    except (OSError, HTTPException, ValueError) as error:
+        raise InvalidInput(_OPTION, f"{place} cannot be read ({error or type(error).__name__})") from error
+
+
+def _request(source: Source, url: str) -> urllib.request.Request:
+    """The API key goes to the provider's own address alone, and never along with a redirect."""
+    request = urllib.request.Request(url, headers={"Accept": "application/x-ndjson"})  # noqa: S310 - HTTP alone
+    gateway = source.spec.gateway
+    asked, own = urlsplit(url), urlsplit(gateway.url)
+    if gateway.api_key_secret is not None and (asked.scheme, asked.netloc) == (own.scheme, own.netloc):
+        key = source.secrets.value(gateway.api_key_secret.name, "apiKey")
+        request.add_unredirected_header("Authorization", f"Bearer {key}")
+    return request
+
+
+def document(report: AuditReport) -> dict[str, Any]:
+    """The report as JSON; amounts in minor units."""
+    provider = report.provider
+    return {
+        "clean": report.clean,
+        "problems": report.problems,
+        "shards": report.shards,
+        "rows": dict(report.sizes),
+        "balances": [
+            {"currency": currency, "accounts": sort, "balance": balance}
+            for (currency, sort), balance in sorted(report.balances.items())
+        ],
+        "rules": [
+            {
+                "name": result.rule.name,
+                "says": result.rule.says,
+                "offenders": result.offenders,
+                "examples": [dict(example.where) for example in result.examples],
+            }
+            for result in report.rules
+        ],
+        "provider": provider
+        and {
+            "charges": provider.charges,
+            "double_charges": provider.double,
+            "missing_charges": provider.missing,
+            "in_doubt": provider.in_doubt,
+            "after_the_list": provider.too_new,
+        },
+    }
+
+
+def _print(report: AuditReport) -> None:
+    for result in report.rules:
+        if result.offenders:
+            output.print_line(f"FAIL  {result.rule.name}: {result.offenders} break the rule: {result.rule.says}", "bold red")
+            for example in result.examples:
+                output.print_line(f"        {output.where(example.where)}")
+            if result.offenders > len(result.examples):
+                output.print_line(f"        … and {result.offenders - len(result.examples)} more")
+        else:
+            output.print_line(f"ok    {result.rule.name}: {result.rule.says}")
+    sizes = ", ".join(f"{count} {name}" for name, count in report.sizes.items())
+    output.print_line(f"rows: {sizes} on {report.shards} shards")
+    for (currency, sort), balance in sorted(report.balances.items()):
+        output.print_line(f"balance: {output.visible(sort)} {_amount(balance, currency)}")
+    _print_provider(report)
+    output.print_line("audit: clean" if report.clean else f"audit: {report.problems} problems", "bold")
+
+
+def _amount(amount: int, currency: str) -> str:
+    try:
+        return format_amount(amount, currency)
+    except InvalidInput:  # an audit meets what should not be there
+        return f"{amount} {output.visible(currency)}"
+
+
+def _print_provider(report: AuditReport) -> None:
+    provider = report.provider
+    if provider is None:
+        output.print_line("double charges: not checked (no provider's list)")
+        output.print_line("missing charges: not checked (no provider's list)")
+        return
+    output.print_line(f"provider's charges: {provider.charges}")
+    output.print_line(f"in doubt: {provider.in_doubt}")
+    if provider.too_new:
+        output.print_line(f"after the list: {provider.too_new}")
+    output.print_line(f"double charges: {provider.double}")
+    output.print_line(f"missing charges: {provider.missing}")
