@@ -222,12 +222,13 @@ def test_explain_of_the_hot_queries(shard_set: ShardSet) -> None:
         assert "temporary" not in (row["Extra"] or ""), row["all"]
     held = "[[1, 2], [3, 4]]"
     rows = "[[1, 2, 2, 0, 0, 0, 0]]"
-    for name, params in {
+    by_token: dict[str, dict[str, Any]] = {
         "renew": {"held": held, "lease_seconds": 60},
         "release": {"held": held},
         "held": {"held": held},
         "finish": {"rows": rows},
-    }.items():
+    }
+    for name, params in by_token.items():
         row = _explained(shard_set, getattr(store._q, name), **params)
         assert (row["key"], row["type"]) == ("PRIMARY", "eq_ref"), row["all"]
 

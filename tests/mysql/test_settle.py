@@ -52,7 +52,8 @@ def facts(shard_set: ShardSet, job: Job) -> dict[str, Any]:
     )
     told = shard_set.rows(
         shard,
-        "SELECT type FROM outbox WHERE shard_id = %(shard)s AND subscription_id = %(id)s AND type <> 'invoice.issued' ORDER BY id",
+        "SELECT type FROM outbox WHERE shard_id = %(shard)s AND subscription_id = %(id)s"
+        " AND type <> 'invoice.issued' ORDER BY id",
         id=job.subscription,
     )
     invoice = "SELECT status FROM invoice WHERE shard_id = %(shard)s AND id = %(id)s"

@@ -1,0 +1,50 @@
+# Every target is one line that calls a script or the command line. A fresh machine needs python3 (3.11 or newer) and make.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help venv check format test demo up down bench bench-drain bench-http
+help:  ## what there is
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: .venv/ready
+.venv/ready: requirements-dev.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+lock:  ## pin the newest allowed versions
+	uv pip compile -q pyproject.toml --generate-hashes --no-emit-index-url --no-annotate --no-header -o requirements.lock
+	uv pip compile -q pyproject.toml --group dev --generate-hashes --no-emit-index-url --no-annotate --no-header -c requirements.lock -o requirements-dev.lock
+
+check: venv  ## linters, types, layers, formatting
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --quiet --check
+	$(BIN)/mypy controller hack tests
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/codespell
+
+format: venv  ## apply the formatting
+	$(BIN)/ruff check --quiet --fix
+	$(BIN)/ruff format --quiet
+
+test: check  ## every test: pure, on real MySQL servers, on a real Kubernetes
+	$(BIN)/python -m pytest tests/unit tests/mysql tests/cluster
+
+demo: venv  ## the main job on a real cluster, while processes are killed
+	$(BIN)/python -m hack.demo
+
+up: venv  ## a development cluster that stays
+	$(BIN)/python -m hack.demo --stay
+
+down: venv  ## take the development cluster away
+	$(BIN)/python -m hack.cluster down
+
+bench: bench-drain bench-http  ## all benchmarks
+
+bench-drain: venv  ## claim → charge → settle against the floor, in one run
+	$(BIN)/python -m hack.bench.drain
+
+bench-http: venv  ## one claimer against a provider that answers in 50 ms
+	$(BIN)/python -m hack.bench.http
