@@ -65,10 +65,13 @@ STRAIGHT_JOIN subscription AS s ON s.shard_id = %(shard)s AND s.id = r.id
 SET s.next_period = r.next_period, s.next_invoice_at = r.next_invoice_at, s.updated_at = %(now)s
 
 -- name: agreed_terms
+-- Of any shards of the database.
 SELECT s.id, s.customer_id, s.service, s.amount, s.currency, s.interval_unit, s.interval_count, s.start_date, s.time_zone,
        s.payment_method
-FROM JSON_TABLE(%(ids)s, '$[*]' COLUMNS (id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin PATH '$')) AS r
-STRAIGHT_JOIN subscription AS s ON s.shard_id = %(shard)s AND s.id = r.id
+FROM JSON_TABLE(%(ids)s, '$[*]' COLUMNS (
+  shard_id SMALLINT UNSIGNED PATH '$[0]',
+  id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin PATH '$[1]')) AS r
+STRAIGHT_JOIN subscription AS s ON s.shard_id = r.shard_id AND s.id = r.id
 
 -- name: insert_subscriptions
 INSERT INTO subscription

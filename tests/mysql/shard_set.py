@@ -228,9 +228,9 @@ class ShardSet:
             "payment_method": "pm_ok",
             "status": 1,
             "next_period": 0,
-            "next_invoice_at": datetime(2024, 1, 31),  # noqa: DTZ001  as the database has it
-            "created_at": datetime(2024, 1, 1),  # noqa: DTZ001
-            "updated_at": datetime(2024, 1, 1),  # noqa: DTZ001
+            "next_invoice_at": datetime(2024, 1, 31),
+            "created_at": datetime(2024, 1, 1),
+            "updated_at": datetime(2024, 1, 1),
             **columns,
         }
         self.insert(shard, "subscription", id=id, **row)

@@ -277,7 +277,7 @@ def test_a_file_that_changes_while_it_is_read_is_told(shard_set: ShardSet, load:
 
 def test_what_is_agreed_is_looked_up_by_key(shard_set: ShardSet, load: Load) -> None:
     load(*map(line, range(1000)))
-    plan = shard_set.explain(3, queries("billing").agreed_terms, ids='["sub-1", "sub-2"]')
+    plan = shard_set.explain(3, queries("billing").agreed_terms, ids='[[3, "sub-1"], [3, "sub-2"]]')
     assert [(row["table"], row["type"], row["key"]) for row in plan] == [("r", "ALL", None), ("s", "eq_ref", "PRIMARY")], pretty(
         plan
     )

@@ -18,7 +18,7 @@ from billing_shards.db import queries
 from billing_shards.jobs.model import job_key
 from tests.mysql.shard_set import ShardSet, pretty
 
-FAR_FUTURE = datetime(2999, 1, 1)  # noqa: DTZ001  as the database has it
+FAR_FUTURE = datetime(2999, 1, 1)
 WINDOW, GRACE = 3600, 14 * 86_400
 
 

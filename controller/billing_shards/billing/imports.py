@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 import structlog
 from pymysql.constants import ER
@@ -31,7 +31,7 @@ from billing_shards.shards.model import shard_of
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
 Line = tuple[int, Subscription]
-Batch = tuple[int, list[Line]]
+Place = TypeVar("Place", int, str)
 
 PROBLEMS_MAX = 1000
 _LINE_MAX = 65_536
@@ -140,11 +140,13 @@ def _check(router: ShardRouter, path: Path, shard_count: int, tally: _Tally, lin
             elif subscription is not None:
                 yield line, subscription
 
-    def compare(shard: int, batch: list[Line]) -> _Compared:
-        with router.read(shard) as connection:
-            return _compare(batch, store.agreed(connection, shard, _ids(batch)))
+    def compare(database: str, batch: list[Line]) -> _Compared:
+        ids = [(shard_of(subscription.id, shard_count), subscription.id) for _, subscription in batch]
+        with router.connect(database) as connection:
+            return _compare(batch, store.agreed(connection, ids))
 
-    for (_, batch), compared in _in_threads(compare, _batches(sound(), shard_count)):
+    batches = _batches(sound(), lambda id_: router.owner(shard_of(id_, shard_count)).name)
+    for batch, compared in _in_threads(compare, batches):
         tally.add(compared.problems)
         tally.already_there += compared.same
         tally.on_progress(len(batch))
@@ -163,7 +165,7 @@ def _write(router: ShardRouter, path: Path, shard_count: int, tally: _Tally, lin
     def write(shard: int, batch: list[Line]) -> _Compared:
         return _insert(router, shard, batch)
 
-    for (_, batch), compared in _in_threads(write, _batches(sound(), shard_count)):
+    for batch, compared in _in_threads(write, _batches(sound(), lambda id_: shard_of(id_, shard_count))):
         tally.add(compared.problems)
         tally.imported += len(compared.new)
         tally.already_there += compared.same
@@ -172,10 +174,11 @@ def _write(router: ShardRouter, path: Path, shard_count: int, tally: _Tally, lin
 
 def _insert(router: ShardRouter, shard: int, batch: list[Line]) -> _Compared:
     """Write those of a batch that the shard does not have. Where another import is quicker, look again."""
+    ids = [subscription.id for _, subscription in batch]
     last: list[_Compared] = []
 
     def body(transaction: ShardTransaction) -> _Compared:
-        compared = _compare(batch, store.agreed_in(transaction, _ids(batch)))
+        compared = _compare(batch, store.agreed_in(transaction, ids))
         if compared.new:
             store.insert_subscriptions(transaction, [subscription for _, subscription in compared.new])
         last[:] = [compared]
@@ -183,7 +186,8 @@ def _insert(router: ShardRouter, shard: int, batch: list[Line]) -> _Compared:
 
     def committed(connection: Connection) -> _Compared | None:
         """Run again where a row is missing: should the COMMIT still be under way, its rows turn up as duplicates."""
-        return None if _compare(batch, store.agreed(connection, shard, _ids(batch))).new else last[0]
+        there = store.agreed(connection, [(shard, id_) for id_ in ids])
+        return None if _compare(batch, there).new else last[0]
 
     again = Retrying(
         retry=retry_if_exception(lambda error: error_code(error) == ER.DUP_ENTRY),
@@ -207,29 +211,31 @@ def _compare(batch: list[Line], there: dict[str, Subscription]) -> _Compared:
     return _Compared(new=new, same=len(batch) - len(new) - len(problems), problems=problems)
 
 
-def _batches(rows: Iterable[Line], shard_count: int) -> Iterator[Batch]:
-    """Rows by shard: a shard's when it has enough for a transaction, the fullest shard's when too many wait in all."""
-    waiting: defaultdict[int, list[Line]] = defaultdict(list)
+def _batches(rows: Iterable[Line], place_of: Callable[[str], Place]) -> Iterator[tuple[Place, list[Line]]]:
+    """Rows by place: a place's when it has enough for a batch, the fullest place's when too many wait in all."""
+    waiting: defaultdict[Place, list[Line]] = defaultdict(list)
     count = 0
     for row in rows:
-        shard = shard_of(row[1].id, shard_count)
-        waiting[shard].append(row)
+        place = place_of(row[1].id)
+        waiting[place].append(row)
         count += 1
         if count >= _WAITING_ROWS_MAX:
-            shard = max(waiting, key=lambda one: len(waiting[one]))
-        if len(waiting[shard]) >= _BATCH_ROWS or count >= _WAITING_ROWS_MAX:
-            batch = waiting.pop(shard)
+            place = max(waiting, key=lambda one: len(waiting[one]))
+        if len(waiting[place]) >= _BATCH_ROWS or count >= _WAITING_ROWS_MAX:
+            batch = waiting.pop(place)
             count -= len(batch)
-            yield shard, batch
+            yield place, batch
     yield from waiting.items()
 
 
-def _in_threads(work: Callable[[int, list[Line]], _Compared], batches: Iterator[Batch]) -> Iterator[tuple[Batch, _Compared]]:
+def _in_threads(
+    work: Callable[[Place, list[Line]], _Compared], batches: Iterator[tuple[Place, list[Line]]]
+) -> Iterator[tuple[list[Line], _Compared]]:
     """`work` on each batch in a few threads, reading no further ahead than they need."""
-    under_way: deque[tuple[Batch, Future[_Compared]]] = deque()
+    under_way: deque[tuple[list[Line], Future[_Compared]]] = deque()
     with ThreadPoolExecutor(_THREADS) as threads:
-        for batch in batches:
-            under_way.append((batch, threads.submit(work, *batch)))
+        for place, batch in batches:
+            under_way.append((batch, threads.submit(work, place, batch)))
             if len(under_way) >= 2 * _THREADS:
                 done, future = under_way.popleft()
                 yield done, future.result()
@@ -286,7 +292,3 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 def _digest(subscription: str) -> bytes:
     return hashlib.blake2b(subscription.encode(), digest_size=16).digest()
-
-
-def _ids(batch: list[Line]) -> list[str]:
-    return [subscription.id for _, subscription in batch]

@@ -15,7 +15,6 @@ from billing_shards import telemetry
 from billing_shards.accounts import ledger
 from billing_shards.billing import decide, store
 from billing_shards.billing.model import Invoice
-from billing_shards.db import translated
 from billing_shards.outbox import events
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
@@ -24,7 +23,7 @@ def due_shards(router: ShardRouter, shards: Sequence[int]) -> list[int]:
     """Those of `shards` that have something to schedule, by one query to each database. Raises `DatabaseError`s."""
     found: list[int] = []
     for name, of_database in router.by_database(shards).items():
-        with translated(name), router.databases[name].engine.connect() as connection:
+        with router.connect(name) as connection:
             found += store.due_shards(connection, of_database)
     return sorted(found)
 

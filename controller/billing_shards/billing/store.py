@@ -81,15 +81,16 @@ def is_committed(connection: Connection, shard: int, invoice: int) -> bool:
     return bool(connection.exec_driver_sql(_q.invoice_committed, {"shard": shard, "id": invoice}).scalar_one())
 
 
-def agreed(connection: Connection, shard: int, ids: Sequence[str]) -> dict[str, Subscription]:
-    """Those of the subscriptions that the shard has, by id."""
-    rows = connection.exec_driver_sql(_q.agreed_terms, {"shard": shard, "ids": json.dumps(ids)})
+def agreed(connection: Connection, ids: Sequence[tuple[int, str]]) -> dict[str, Subscription]:
+    """Those of the subscriptions (shard and id) that the database has, by id."""
+    rows = connection.exec_driver_sql(_q.agreed_terms, {"ids": json.dumps(ids)})
     return {row[0]: _subscription(row) for row in rows}
 
 
 def agreed_in(transaction: ShardTransaction, ids: Sequence[str]) -> dict[str, Subscription]:
-    """`agreed`, as the transaction sees it."""
-    return {row[0]: _subscription(row) for row in transaction.read(_q.agreed_terms, {"ids": json.dumps(ids)})}
+    """`agreed` of the transaction's own shard."""
+    keys = [(transaction.shard, id_) for id_ in ids]
+    return {row[0]: _subscription(row) for row in transaction.read(_q.agreed_terms, {"ids": json.dumps(keys)})}
 
 
 def insert_subscriptions(transaction: ShardTransaction, subscriptions: Sequence[Subscription]) -> None:
