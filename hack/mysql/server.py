@@ -101,6 +101,12 @@ class MySQLServer:
         return self._spec.port
 
     @property
+    def pid(self) -> int | None:
+        """The server's process on this machine; None in Docker, or where it does not run."""
+        process = self._runner.process if isinstance(self._runner, ChrootRunner) else None
+        return None if process is None else process.pid
+
+    @property
     def root_password(self) -> str:
         return self._root_password
 
