@@ -11,6 +11,7 @@ import sys
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
+from structlog.tracebacks import ExceptionDictTransformer
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -47,11 +48,12 @@ def configure_logs(level: str = "info", *, as_json: bool = True) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    render: list[structlog.typing.Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
-        if as_json
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    # Tracebacks without the frames' variables, which structlog shows by default: passwords are among them.
+    tracebacks = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
+    plain = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.RichTracebackFormatter(show_locals=False)
     )
+    render: list[structlog.typing.Processor] = [tracebacks, structlog.processors.JSONRenderer()] if as_json else [plain]
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[*shared, *render],
