@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 
 from billing_shards.errors import AccessDenied, DatabaseError, DatabaseUnavailable, TlsRefused
-from billing_shards.settings import Credentials, DatabaseSpec, TlsSpec
+from billing_shards.settings import Credentials, DatabaseSpec
 
 SQL = Path(__file__).parent / "sql"
 
@@ -34,14 +35,33 @@ _SESSION = (
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 120
 
-_DENIED = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, ER.TABLEACCESS_DENIED_ERROR, 1698})
-_SECURE_TRANSPORT_REQUIRED = 3159
+_DENIED = frozenset(
+    {
+        ER.ACCESS_DENIED_ERROR,
+        ER.DBACCESS_DENIED_ERROR,
+        ER.TABLEACCESS_DENIED_ERROR,
+        ER.COLUMNACCESS_DENIED_ERROR,
+        ER.SPECIFIC_ACCESS_DENIED_ERROR,
+        ER.BAD_DB_ERROR,
+        1698,  # access denied without a password
+        1820,  # password expired
+        1862,  # password expired
+        3118,  # account locked
+    }
+)
+_NO_TLS = {
+    CR.CR_SSL_CONNECTION_ERROR: "the server offers no TLS",
+    3159: "the server demands TLS",
+}
 _GONE = frozenset(
     {
         CR.CR_CONN_HOST_ERROR,
         CR.CR_SERVER_GONE_ERROR,
         CR.CR_SERVER_LOST,
         ER.CON_COUNT_ERROR,
+        ER.TOO_MANY_USER_CONNECTIONS,
+        ER.USER_LIMIT_REACHED,
+        ER.HOST_IS_BLOCKED,
         ER.SERVER_SHUTDOWN,
         1077,  # normal shutdown
         3168,  # server isn't available
@@ -76,21 +96,22 @@ def open_database(
 
     def connect() -> pymysql.Connection[Any]:
         who = credentials()
-        tls = {"ssl_disabled": True} if spec.tls.mode == "disabled" else {"ssl": _tls_context(spec.tls, ca())}
-        return pymysql.connect(
-            host=spec.host,
-            port=spec.port,
-            user=who.username,
-            password=who.password,
-            database=spec.database,
-            charset="utf8mb4",
-            client_flag=CLIENT.FOUND_ROWS,  # a row set to the value it had counts as found
-            init_command=_SESSION,
-            connect_timeout=_CONNECT_SECONDS,
-            read_timeout=_ANSWER_SECONDS,
-            write_timeout=_ANSWER_SECONDS,
-            **tls,
-        )
+        tls = {"ssl_disabled": True} if spec.tls.mode == "disabled" else {"ssl": _tls_context(spec, ca())}
+        with _greeting(spec.name):
+            return pymysql.connect(
+                host=spec.host,
+                port=spec.port,
+                user=who.username,
+                password=who.password,
+                database=spec.database,
+                charset="utf8mb4",
+                client_flag=CLIENT.FOUND_ROWS,  # a row set to the value it had counts as found
+                init_command=_SESSION,
+                connect_timeout=_CONNECT_SECONDS,
+                read_timeout=_ANSWER_SECONDS,
+                write_timeout=_ANSWER_SECONDS,
+                **tls,
+            )
 
     engine = create_engine(
         "mysql+pymysql://",
@@ -115,19 +136,37 @@ class _NamedContext(ssl.SSLContext):
         return super().wrap_socket(*args, **options)
 
 
-def _tls_context(tls: TlsSpec, ca: str | None) -> ssl.SSLContext:
-    if tls.server_name is None:
-        context = ssl.create_default_context(cadata=ca)
-    else:
-        named = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
-        named.server_name = tls.server_name
-        context = named
+def _tls_context(spec: DatabaseSpec, ca: str | None) -> ssl.SSLContext:
+    try:
+        context = _context(spec.tls.server_name)
         if ca is None:
             context.load_default_certs()
-        else:
+        else:  # never left out where it is empty: that would trust every authority of the system
             context.load_verify_locations(cadata=ca)
+    except (ssl.SSLError, ValueError) as error:
+        raise TlsRefused(spec.name, "ca.crt is no certificate in PEM") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
+
+
+def _context(server_name: str | None) -> ssl.SSLContext:
+    """A context that verifies chain and name, and trusts nobody yet."""
+    if server_name is None:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    named = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
+    named.server_name = server_name
+    return named
+
+
+@contextmanager
+def _greeting(database: str) -> Iterator[None]:
+    """Another service on the port is no fault of ours: PyMySQL takes its first bytes for a greeting, and trips over them."""
+    try:
+        yield
+    except (pymysql.InternalError, struct.error, IndexError) as error:
+        if error_code(error) is not None:
+            raise
+        raise DatabaseUnavailable(database, "what answers at this address does not speak MySQL's protocol") from error
 
 
 def error_code(error: BaseException) -> int | None:
@@ -165,8 +204,9 @@ def _translate(database: str, error: DBAPIError | pymysql.MySQLError) -> Databas
     cause = getattr(original, "original_exception", None)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return TlsRefused(database, f"the server's certificate was not accepted: {cause.verify_message}")
-    if isinstance(cause, ssl.SSLError) or code == _SECURE_TRANSPORT_REQUIRED:
-        return TlsRefused(database, f"no TLS connection: {cause or 'the server demands TLS'}")
+    refusal = cause if isinstance(cause, ssl.SSLError) else _NO_TLS.get(code or 0)
+    if refusal is not None:
+        return TlsRefused(database, f"no TLS connection: {refusal}")
     if code in _DENIED:
         return AccessDenied(database, f"access denied (MySQL error {code}): check user name, password and schema")
     if code in _GONE or (isinstance(error, DBAPIError) and is_gone(error)):
