@@ -221,14 +221,41 @@ class Manifest(_Model):
     def read(cls, path: Path) -> Manifest:
         """Read the YAML documents of a file. Raises `InvalidSpec` or `InvalidInput`, each with the field."""
         try:
-            documents = [document for document in yaml.safe_load_all(path.read_text()) if document]
-        except (OSError, yaml.YAMLError) as error:
+            documents = list(yaml.safe_load_all(path.read_text()))
+        except (OSError, ValueError, yaml.YAMLError) as error:
             raise InvalidInput(str(path), f"cannot be read as YAML ({type(error).__name__})") from error
-        sets = [document for document in documents if document.get("kind") == KIND]
+        sets = [document for document in documents if _kind(document) == KIND]
         if len(sets) != 1:
             raise InvalidInput(str(path), f"holds {len(sets)} documents of kind {KIND}, wants one")
-        secrets = {d["metadata"]["name"]: d.get("stringData", {}) for d in documents if d.get("kind") == "Secret"}
-        return cls(name=sets[0]["metadata"]["name"], spec=parse_spec(sets[0].get("spec")), secrets=secrets)
+        secrets = [document for document in documents if _kind(document) == "Secret"]
+        return cls(
+            name=_name(sets[0]),
+            spec=parse_spec(sets[0].get("spec")),
+            secrets={_name(document): _string_data(document) for document in secrets},
+        )
+
+
+def _kind(document: object) -> object:
+    return document.get("kind") if isinstance(document, dict) else None
+
+
+def _name(document: dict[str, Any]) -> str:
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        raise InvalidInput("metadata.name", f"is missing in a document of kind {document['kind']}")
+    return name
+
+
+def _string_data(secret: dict[str, Any]) -> dict[str, str]:
+    """A Secret's texts. A message never repeats a value."""
+    data = secret.get("stringData") or {}
+    if not isinstance(data, dict):
+        raise InvalidInput(f"secret {_name(secret)}", "stringData is no mapping")
+    for key, value in data.items():
+        if not isinstance(value, str):
+            raise InvalidInput(f"secret {_name(secret)}", f"stringData.{key} is no text: quote it")
+    return data
 
 
 class ProcessSettings(BaseSettings):
@@ -248,10 +275,12 @@ class ProcessSettings(BaseSettings):
     pod_name: str = "local"
 
     def shard_set(self) -> tuple[str, ShardSetSpec]:
-        """Name and spec of the BillingShardSet this process works for."""
+        """Name and spec of the BillingShardSet this process works for. Raises `InvalidInput`."""
         path = self.config_dir / "shardset.json"
         try:
-            document: dict[str, Any] = json.loads(path.read_text())
+            document = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise InvalidInput(str(path), f"cannot be read ({type(error).__name__})") from error
-        return document["name"], parse_spec(document["spec"])
+        if not isinstance(document, dict) or not isinstance(document.get("name"), str):
+            raise InvalidInput(str(path), "is no JSON object with name and spec")
+        return document["name"], parse_spec(document.get("spec"))

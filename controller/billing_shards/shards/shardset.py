@@ -36,7 +36,7 @@ class FolderSecrets:
         """See `Secrets`."""
         try:
             return (self._folder / secret / key).read_text().rstrip("\n")
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise InvalidInput(f"secret {secret}", f"key {key} cannot be read ({type(error).__name__})") from error
 
 
@@ -57,7 +57,10 @@ class ManifestSecrets:
 def credentials(spec: DatabaseSpec, secrets: Secrets, role: Role = "application") -> Credentials:
     """User and password of one role. Raises `InvalidInput`."""
     secret = (spec.credentials_secret if role == "application" else spec.schema_secret).name
-    return Credentials(username=secrets.value(secret, "username"), password=secrets.value(secret, "password"))
+    username, password = secrets.value(secret, "username"), secrets.value(secret, "password")
+    if not username:
+        raise InvalidInput(f"secret {secret}", "key username is empty")
+    return Credentials(username=username, password=password)
 
 
 def open_databases(
