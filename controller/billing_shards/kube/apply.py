@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import assert_never
 
 import structlog
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from billing_shards.db import open_database, translated
+from billing_shards.db import error_code, open_database, translated
+from billing_shards.errors import DatabaseError
 from billing_shards.kube.api import KubeApi
 from billing_shards.kube.model import Action, Apply, Create, Delete, Desired, Initialise, Key, Memory
 from billing_shards.kube.observe import Observer, version_of
@@ -68,6 +69,8 @@ class Applier:
                 )
         except IntegrityError:
             _log.info("already_initialised", **_who(desired), database=chosen.name)
+        except SQLAlchemyError as error:
+            raise DatabaseError(chosen.name, f"could not be set up (MySQL error {error_code(error)})") from error
         else:
             _log.info("initialised", **_who(desired), database=chosen.name, shards=len(action.shards))
         finally:

@@ -43,6 +43,8 @@ from billing_shards.kube.model import (
 from billing_shards.settings import DatabaseSpec, ShardSetSpec
 from billing_shards.shards.map import ShardMap, place
 
+SOON_SECONDS = 0.3
+"""After something was done: to see what came of it."""
 BUSY_SECONDS = 2.0
 TROUBLED_SECONDS = 5.0
 CALM_SECONDS = 15.0
@@ -83,8 +85,16 @@ def reconcile(desired: Desired, spec: ShardSetSpec, observed: Observed, release:
         status=after,
         events=status.events(desired.status, after) + _scalings(observed, actions),
         memory=replace(memory, scale=scales),
-        again_seconds=BUSY_SECONDS if actions or progress else TROUBLED_SECONDS if problems else CALM_SECONDS,
+        again_seconds=_again(actions, problems, progress),
     )
+
+
+def _again(actions: Sequence[Action], problems: Sequence[Finding], progress: Sequence[Finding]) -> float:
+    if actions:
+        return SOON_SECONDS
+    if progress:
+        return BUSY_SECONDS
+    return TROUBLED_SECONDS if problems else CALM_SECONDS
 
 
 def refuse(desired: Desired, error: InvalidSpec, memory: Memory, now: float) -> Plan:
@@ -291,9 +301,7 @@ def _rollout(
     return tuple(problems), tuple(progress)
 
 
-def _pending(
-    spec: ShardSetSpec, owned: ownership.Ownership, last_known: Sequence[str] | None
-) -> tuple[ownership.Move, ...]:
+def _pending(spec: ShardSetSpec, owned: ownership.Ownership, last_known: Sequence[str] | None) -> tuple[ownership.Move, ...]:
     """What the spec's map would move. Without one: by weight, moving as few shards as it can."""
     owners: Sequence[str] = ()
     if isinstance(owned, ownership.Owned):
