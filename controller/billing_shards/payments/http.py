@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import aiohttp
 import structlog
 from aiolimiter import AsyncLimiter
 
 from billing_shards import telemetry
+from billing_shards.errors import InvalidInput
 from billing_shards.payments.declines import classify
 from billing_shards.payments.model import (
     ActionRequired,
@@ -38,6 +41,21 @@ _CONNECT_SECONDS = 5
 _RETRY_AFTER_SECONDS_MAX = 300.0
 _REFUSED_SECONDS = 5.0  # between requests while our key is refused
 _CODE_LENGTH_MAX = 64
+_REF_LENGTH_MAX = 128  # as the column has it
+_SECONDS_MAX = 31_536_000
+_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back, whoever sent it."""
+
+    status: int
+    headers: Mapping[str, str]
+    document: Mapping[str, Any]
+    """Its JSON object; empty where it holds something else."""
 
 
 class HttpGateway:
@@ -65,31 +83,11 @@ class HttpGateway:
             "payment_method": request.payment_method,
             "reference": request.reference,
         }
-        await self._turn()
-        with telemetry.GATEWAY_SECONDS.labels("charge").time():
-            try:
-                async with self._session.post(f"{self._url}/v1/charges", json=body, headers=self._headers(request.key)) as answer:
-                    return self._outcome(answer.status, answer.headers, await _document(answer))
-            except aiohttp.ClientConnectorError as error:
-                return NotSent(reason=f"not reached: {type(error).__name__}")
-            except (aiohttp.ClientError, TimeoutError) as error:
-                return Unknown(reason=f"no answer: {type(error).__name__}")
+        return await self._ask("charge", "POST", partial(_outcome, request.reference), key=request.key, json=body)
 
     async def find(self, reference: str) -> Found:
         """See `PaymentGateway`."""
-        await self._turn()
-        with telemetry.GATEWAY_SECONDS.labels("find").time():
-            try:
-                async with self._session.get(
-                    f"{self._url}/v1/charges", params={"reference": reference}, headers=self._headers(None)
-                ) as answer:
-                    document = await _document(answer)
-                    if answer.status != 200:  # noqa: PLR2004
-                        self._slow_down(answer.headers)
-                        return Unknown(reason=f"look-up answered {answer.status}")
-                    return _found(document.get("data"))
-            except (aiohttp.ClientError, TimeoutError) as error:
-                return Unknown(reason=f"look-up: {type(error).__name__}")
+        return await self._ask("find", "GET", partial(_found, reference), params={"reference": reference})
 
     async def close(self) -> None:
         """See `PaymentGateway`."""
@@ -97,94 +95,141 @@ class HttpGateway:
 
     async def _turn(self) -> None:
         """Wait until the provider may be asked: its Retry-After first, then our rate."""
-        wait = self._open_at - time.monotonic()
-        if wait > 0:
+        while (wait := self._open_at - time.monotonic()) > 0:  # noqa: ASYNC110 - a time, which may be put off meanwhile
             await asyncio.sleep(wait)
         if self._limiter is not None:
             await self._limiter.acquire()
+
+    async def _ask(
+        self, operation: str, method: str, read: Callable[[Answer], T], *, key: str | None = None, **content: Any
+    ) -> T | NotSent | Unknown:
+        """One request, and what `read` makes of its answer. Redirects are not followed: nobody else is told our key."""
+        await self._turn()
+        try:
+            headers = self._headers(key)
+        except InvalidInput as error:
+            return self._no_key(str(error))
+        with telemetry.GATEWAY_SECONDS.labels(operation).time():
+            try:
+                async with self._session.request(
+                    method, f"{self._url}/v1/charges", headers=headers, allow_redirects=False, **content
+                ) as response:
+                    answer = Answer(status=response.status, headers=response.headers, document=await _document(response))
+            except _NOT_CONNECTED as error:
+                return NotSent(reason=f"not reached: {type(error).__name__}")
+            except (aiohttp.ClientError, TimeoutError) as error:
+                return Unknown(reason=f"no answer: {type(error).__name__}")
+        return self._turned_away(answer) or read(answer)
 
     def _headers(self, key: str | None) -> dict[str, str]:
         headers = {} if key is None else {"Idempotency-Key": key}
         api_key = self._api_key()
         if api_key is not None:
+            if not (api_key.isascii() and api_key.isprintable()):
+                raise InvalidInput("apiKey", "holds what a header cannot carry")
             headers["Authorization"] = f"Bearer {api_key}"
         return headers
 
-    def _outcome(self, status: int, headers: Mapping[str, str], document: Mapping[str, Any]) -> Outcome:
-        match status:
-            case 200 | 402:
-                charge = document if status == 200 else document.get("charge")  # noqa: PLR2004
-                outcome = _of_charge(charge, document.get("error"))
-                return outcome or Unknown(reason=f"answer {status} was not understood")
-            case 409:
-                return Unknown(reason="in flight", retry_after_seconds=_retry_after(headers) or 1.0)
-            case 429:
-                return NotSent(reason="rate limited", retry_after_seconds=self._slow_down(headers))
-            case 401 | 403:
-                _log.error("gateway_refuses_our_key", status=status)
-                self._open_at = time.monotonic() + _REFUSED_SECONDS
-                return NotSent(reason=f"our key was refused ({status})")
-            case 400 | 404 | 422:
-                return self._refused(document)
-            case _:
-                return Unknown(reason=f"answered {status}")
-
-    def _refused(self, document: Mapping[str, Any]) -> Outcome:
-        """The provider found fault with the request itself. Unless it is the payment method, a person must look: the fault may
-        be ours, and no customer is suspended for it.
-        """
-        error = document.get("error")
-        code = _code(error.get("code") or "invalid_request") if isinstance(error, dict) else "invalid_request"
-        if code == "resource_missing":
-            return Declined(decline_class=classify(code, None), code=code)
-        return Unresolvable(reason=f"refused: {code}")
-
-    def _slow_down(self, headers: Mapping[str, str]) -> float | None:
-        seconds = _retry_after(headers)
-        if seconds is not None:
+    def _turned_away(self, answer: Answer) -> NotSent | None:
+        """The answers of a provider that did not look at the request."""
+        seconds = _retry_after(answer.headers)
+        if seconds is not None and answer.status in {429, 503}:
             self._open_at = max(self._open_at, time.monotonic() + seconds)
-        return seconds
+        if answer.status == 429:  # noqa: PLR2004
+            return NotSent(reason="rate limited", retry_after_seconds=seconds)
+        if answer.status in {401, 403}:
+            return self._no_key(f"our key was refused ({answer.status})")
+        return None
+
+    def _no_key(self, reason: str) -> NotSent:
+        _log.error("gateway_key_unusable", reason=reason)
+        self._open_at = max(self._open_at, time.monotonic() + _REFUSED_SECONDS)
+        return NotSent(reason=reason)
 
 
-async def _document(answer: aiohttp.ClientResponse) -> Mapping[str, Any]:
+async def _document(response: aiohttp.ClientResponse) -> Mapping[str, Any]:
     """The answer's JSON object; empty where it is something else (an error page of a proxy)."""
     try:
-        document = await answer.json(content_type=None)
-    except ValueError:
+        document = await response.json(content_type=None)
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
 
-def _of_charge(charge: object, error: object = None) -> Succeeded | Declined | ActionRequired | Pending | None:
-    if not isinstance(charge, dict) or not isinstance(charge.get("id"), str):
+def _outcome(reference: str, answer: Answer) -> Outcome:
+    """What a POST's answer says. What does not look like the provider's own words says nothing about the charge."""
+    match answer.status:
+        case 200:
+            return _of_charge(answer.document, reference) or Unknown(reason="answer 200 was not understood")
+        case 402:
+            declined = _of_charge(answer.document.get("charge"), reference, answer.document.get("error"))
+            return declined or Unknown(reason="answer 402 was not understood")
+        case 409:
+            return Unknown(reason="in flight", retry_after_seconds=_retry_after(answer.headers) or 1.0)
+        case 400 | 404 | 422:
+            return _refused(answer)
+        case _:
+            return Unknown(reason=f"answered {answer.status}")
+
+
+def _refused(answer: Answer) -> Outcome:
+    """The provider found fault with the request itself. Unless it is the payment method, a person must look: the fault may
+    be ours, and no customer is suspended for it.
+    """
+    error = answer.document.get("error")
+    if not isinstance(error, dict):  # a proxy's page: the provider may never have seen the request
+        return Unknown(reason=f"answered {answer.status}")
+    code = _code(error.get("code") or "invalid_request")
+    if code == "resource_missing":
+        return Declined(decline_class=classify(code, None), code=code)
+    return Unresolvable(reason=f"refused: {code}")
+
+
+Known: TypeAlias = Succeeded | Declined | ActionRequired | Pending
+
+
+def _of_charge(charge: object, reference: str, error: object = None) -> Known | None:
+    """What a charge's document says; None where it is not understood, or is not the charge that was asked for."""
+    if not isinstance(charge, dict) or charge.get("reference") != reference:
         return None
-    ref: str = charge["id"]
+    ref = charge.get("id")
+    if not isinstance(ref, str) or not (ref.isascii() and ref.isprintable() and 0 < len(ref) <= _REF_LENGTH_MAX):
+        return None
     match charge.get("status"):
         case "succeeded":
             return Succeeded(provider_ref=ref)
         case "pending":
-            return Pending(provider_ref=ref, next_check_seconds=charge.get("next_check_seconds"))
+            return Pending(provider_ref=ref, next_check_seconds=_seconds(charge.get("next_check_seconds")))
         case "requires_action":
             return ActionRequired(provider_ref=ref)
         case "failed":
-            reason = error if isinstance(error, dict) else charge.get("failure") or {}
-            code = _code(reason.get("decline_code") or reason.get("code") or "generic_decline")
-            return Declined(decline_class=classify(code, reason.get("advice_code")), code=code, provider_ref=ref)
+            return _declined(ref, error if isinstance(error, dict) else charge.get("failure"))
         case _:
             return None
 
 
-def _found(charges: object) -> Found:
+def _declined(ref: str, failure: object) -> Declined:
+    reason = failure if isinstance(failure, dict) else {}
+    code = _code(reason.get("decline_code") or reason.get("code") or "generic_decline")
+    advice = reason.get("advice_code")
+    return Declined(decline_class=classify(code, advice if isinstance(advice, str) else None), code=code, provider_ref=ref)
+
+
+def _found(reference: str, answer: Answer) -> Found:
+    """What a look-up says. One charge that is not understood makes all uncertain, unless another one took the money."""
+    if answer.status != 200:  # noqa: PLR2004
+        return Unknown(reason=f"look-up answered {answer.status}")
+    charges = answer.document.get("data")
     if not isinstance(charges, list):
         return Unknown(reason="look-up was not understood")
-    outcomes = [_of_charge(charge) for charge in charges]
-    if not outcomes:
-        return NotFound()
-    for wanted in (Succeeded, Pending, ActionRequired, Declined):
+    outcomes = [_of_charge(charge, reference) for charge in charges]
+    for wanted in (Succeeded, None, Pending, ActionRequired, Declined):
         for outcome in outcomes:
-            if isinstance(outcome, wanted):
+            if wanted is None and outcome is None:
+                return Unknown(reason="look-up was not understood")
+            if wanted is not None and isinstance(outcome, wanted):
                 return outcome
-    return Unknown(reason="look-up was not understood")
+    return NotFound()
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
@@ -193,6 +238,13 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return min(_RETRY_AFTER_SECONDS_MAX, max(0.0, float(headers["Retry-After"])))
     except (KeyError, ValueError):
         return None
+
+
+def _seconds(value: object) -> float | None:
+    """A length of time from a document; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= _SECONDS_MAX else None
 
 
 def _code(text: object) -> str:

@@ -64,7 +64,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotSent:
-    """The provider surely made no charge and kept nothing: it was not reached, or it turned us away at the door."""
+    """The request surely did nothing: the provider was not reached, or it turned us away at the door. As the answer of a look-up:
+    there was no look.
+    """
 
     reason: str
     retry_after_seconds: float | None = None
@@ -93,7 +95,7 @@ class NotFound:
 
 
 Outcome: TypeAlias = Succeeded | Declined | ActionRequired | Pending | NotSent | Unknown | Unresolvable
-Found: TypeAlias = Succeeded | Declined | ActionRequired | Pending | Unknown | NotFound
+Found: TypeAlias = Succeeded | Declined | ActionRequired | Pending | NotSent | Unknown | NotFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
