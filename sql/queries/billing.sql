@@ -33,7 +33,7 @@ ON DUPLICATE KEY UPDATE shard_id = invoice.shard_id
 
 -- name: inserted_invoices
 -- The ids are of a block that only this transaction has: those that are there are its own.
-SELECT id FROM invoice WHERE shard_id = %(shard)s AND id BETWEEN %(first)s AND %(last)s
+SELECT id FROM invoice FORCE INDEX (PRIMARY) WHERE shard_id = %(shard)s AND id BETWEEN %(first)s AND %(last)s
 
 -- name: invoice_committed
 -- Asked after a lost answer to COMMIT. Locking: it waits for a COMMIT that is still under way.

@@ -343,3 +343,12 @@ def test_advancing_finds_each_subscription_by_its_key(shard_set: ShardSet) -> No
     rows = '[["sub-001", 1, "2024-02-29 00:00:00"]]'
     plan = shard_set.explain(shard, queries("billing").advance_subscriptions, rows=rows, now=FAR_FUTURE)
     assert [(row["table"], row["type"], row["key"]) for row in plan] == [("r", "ALL", None), ("s", "eq_ref", "PRIMARY")]
+
+
+def test_the_invoices_just_written_are_read_back_by_key(shard_set: ShardSet) -> None:
+    shard = shard_set.add_subscription("sub")
+    fill(shard_set, shard)
+    assert schedule(shard_set, shard, catch_up_max=3) > 100
+    plan = shard_set.explain(shard, queries("billing").inserted_invoices, first=1, last=20)
+    assert [(row["type"], row["key"]) for row in plan] == [("range", "PRIMARY")], pretty(plan)
+    assert plan[0]["rows"] <= 20

@@ -14,7 +14,7 @@ from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from zoneinfo import ZoneInfo, available_timezones
 
 _NOT_PLACES = frozenset({"localtime", "Factory"})
@@ -67,6 +67,7 @@ def _add_months(start: date, months: int) -> date:
     return date(year, month + 1, min(start.day, monthrange(year, month + 1)[1]))
 
 
+@lru_cache(maxsize=16_384)  # thousands of subscriptions share a day and a zone
 def begins_at(day: date, time_zone: str) -> datetime:
     """The instant at which `day` begins in a time zone.
 
