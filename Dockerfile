@@ -2,17 +2,15 @@
 # of requirements.lock (collected beforehand, so that nothing is downloaded in here) and the lock itself.
 ARG BASE_IMAGE=python:3.11-slim
 
-FROM ${BASE_IMAGE} AS installed
-COPY requirements.lock /build/
-COPY wheels /build/wheels
-RUN python3 -m venv /opt/billing-shards \
-    && /opt/billing-shards/bin/pip install --no-cache-dir --no-index --find-links /build/wheels \
-        --require-hashes --requirement /build/requirements.lock
-COPY project /build/project
-RUN /opt/billing-shards/bin/pip install --no-cache-dir --no-index --no-deps /build/project/*.whl
-
 FROM ${BASE_IMAGE} AS runtime
-COPY --from=installed /opt/billing-shards /opt/billing-shards
+# The lock decides whether this layer is made anew; the wheels that it names are seen, but not kept.
+COPY requirements.lock /opt/billing-shards/
+RUN --mount=type=bind,source=wheels,target=/mnt/wheels \
+    python3 -m venv /opt/billing-shards \
+    && /opt/billing-shards/bin/pip install --no-cache-dir --no-index --find-links /mnt/wheels \
+        --require-hashes --requirement /opt/billing-shards/requirements.lock
+COPY project /opt/billing-shards/wheel
+RUN /opt/billing-shards/bin/pip install --no-cache-dir --no-index --no-deps /opt/billing-shards/wheel/*.whl
 # No bytecode is written: the root file system may be read-only. Output is not held back: logs are read line by line.
 ENV PATH=/opt/billing-shards/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001

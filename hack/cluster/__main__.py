@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 from typing import Annotated
 
 import typer
 
 from hack.cluster.cluster import Cluster
 from hack.errors import run_command
+from hack.host import Words
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -54,18 +56,20 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
 
 
 @app.command(context_settings=_PASS_ON)
-def kubectl(context: typer.Context) -> None:
+def kubectl() -> None:
     """Run kubectl against the cluster."""
-    _become([*map(str, Cluster().kubectl_command()), *context.args])
+    _become(Cluster().kubectl_command())
 
 
 @app.command(context_settings=_PASS_ON)
-def helm(context: typer.Context) -> None:
+def helm() -> None:
     """Run Helm against the cluster."""
-    _become([*map(str, Cluster().helm_command()), *context.args])
+    _become(Cluster().helm_command())
 
 
-def _become(words: list[str]) -> None:
+def _become(command: Words) -> None:
+    """Turn into the command, with all that follows its name; the parser would swallow a `--` among it."""
+    words = [*map(str, command), *sys.argv[2:]]
     os.execvp(words[0], words)  # noqa: S606  the words are the caller's own
 
 

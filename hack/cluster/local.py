@@ -67,9 +67,14 @@ class LocalCluster:
     def load(self, archives: Sequence[Path]) -> None:
         """Import image archives into the node; pods find them by the names that the archives hold."""
         for archive in archives:
+            note = self._layout.containerd / f"{archive.name}.loaded"
+            version = f"{archive.stat().st_mtime_ns} {archive.stat().st_size}"
+            if note.exists() and note.read_text() == version:
+                continue
             ctr: Words = ["ctr", "--address", self._layout.containerd_socket, "--namespace", "k8s.io"]
             importing: Words = ["images", "import", "--snapshotter", self._snapshotter(), archive]
             run([*ctr, *importing], what=f"loading {archive.name}")
+            note.write_text(version)
 
     def service_url(self, namespace: str, name: str, port: int) -> str:
         """The host has a route to service addresses."""

@@ -43,10 +43,10 @@ def exists(tag: str) -> bool:
 
 
 def push(tag: str, archive: Path) -> None:
-    """Write an image to an OCI archive, which keeps its name; an older archive is replaced in one step."""
+    """Write an image to an archive, which keeps its name; an older archive is replaced in one step."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     # Compressing takes longer than everything else, and the archive never leaves this machine.
-    buildah("push", "--quiet", "--disable-compression", tag, f"oci-archive:{unfinished}:{tag}", what=f"archive of {tag}")
+    buildah("push", "--quiet", tag, f"docker-archive:{unfinished}:{tag}", what=f"archive of {tag}")
     unfinished.rename(archive)

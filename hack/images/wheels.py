@@ -2,6 +2,7 @@
 
 import platform
 import sys
+import tomllib
 from pathlib import Path
 
 from hack.cache import build_once, cache_dir, key_of, locked
@@ -42,15 +43,23 @@ def _download(folder: Path) -> None:
 
 
 def _build(folder: Path) -> None:
-    run([_pip(), "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT], what="project's wheel")
+    offline = ["--quiet", "--no-deps", "--no-build-isolation"]
+    run([_pip(), "wheel", *offline, "--wheel-dir", folder, ROOT], what="project's wheel")
 
 
 def _pip() -> Path:
-    """A pip of our own: an environment made by another tool may have none."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    target = cache_dir() / "pip" / f"python{version}"
+    """A pip of our own, beside the project's build backend.
+
+    The environment that runs this may have no pip, and an isolated build would install the backend every time.
+    """
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        backend = tomllib.load(file)["build-system"]["requires"]
+    target = cache_dir() / "pip" / key_of(sys.version, *backend)
+    finished = target / "finished"
     # Written in place, for an environment cannot be moved: its scripts hold its path.
     with locked(target.with_suffix(".lock")):
-        if not (target / "bin" / "pip").exists():
+        if not finished.exists():
             run([sys.executable, "-m", "venv", "--clear", target], what="pip's environment")
+            run([target / "bin" / "pip", "install", "--quiet", *backend], what="the build backend")
+            finished.touch()
     return target / "bin" / "pip"
