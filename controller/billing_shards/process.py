@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from billing_shards import telemetry
+from billing_shards.db import Database
 from billing_shards.errors import BillingShardsError, DatabaseError, DatabaseUnavailable, InvalidInput
 from billing_shards.payments.http import HttpGateway
 from billing_shards.settings import ProcessSettings, ShardSetSpec
@@ -50,14 +52,23 @@ def router(shard_set: ShardSet, *, pool_size: int) -> ShardRouter:
     The fence of each shard has the last word, in every transaction. Raises `WrongDatabase`, `SchemaBehind`, `SchemaTooNew`,
     `AccessDenied`, `TlsRefused` of a database that is reached.
     """
-    databases = open_databases(shard_set.spec, shard_set.secrets, pool_size=pool_size)
-    for database in databases.values():
-        try:
-            check_database(shard_set.name, shard_set.spec, database)
-        except DatabaseUnavailable as error:
-            _log.warning("database_unavailable_at_start", database=database.name, error=str(error))
     shard_map = ShardMap.from_spec(shard_set.spec)
-    return ShardRouter(databases, {shard: shard_map.database_of(shard) for shard in range(len(shard_map))})
+    databases = open_databases(shard_set.spec, shard_set.secrets, pool_size=pool_size)
+    opened = ShardRouter(databases, {shard: shard_map.database_of(shard) for shard in range(len(shard_map))})
+    try:
+        for database in databases.values():
+            _check(shard_set, database)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _check(shard_set: ShardSet, database: Database) -> None:
+    try:
+        check_database(shard_set.name, shard_set.spec, database)
+    except DatabaseUnavailable as error:
+        _log.warning("database_unavailable_at_start", database=database.name, error=str(error))
 
 
 def gateway(shard_set: ShardSet) -> HttpGateway:
@@ -76,9 +87,13 @@ async def until_usable(open_router: Callable[[], ShardRouter], stop: asyncio.Eve
     wait = 1.0
     while not stop.is_set():
         try:
-            return await asyncio.to_thread(open_router)
+            opened = await asyncio.to_thread(open_router)
         except (DatabaseError, InvalidInput) as error:
             _log.warning("not_usable_yet", error=str(error))
+        else:
+            if not stop.is_set():
+                return opened
+            opened.close()
         try:
             await asyncio.wait_for(stop.wait(), wait)
         except TimeoutError:
@@ -131,10 +146,13 @@ class Probes:
         app.router.add_get("/metrics", self._metrics)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        await web.TCPSite(runner, None, port).start()
+        listening = _listen(port)
+        await web.SockSite(runner, listening).start()
         beat = asyncio.create_task(self.beat())
+        bound: int = listening.getsockname()[1]
+        _log.info("listening", port=bound)
         try:
-            yield runner.addresses[0][1]
+            yield bound
         finally:
             beat.cancel()
             await runner.cleanup()
@@ -148,6 +166,13 @@ class Probes:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _listen(port: int) -> socket.socket:
+    """One socket for IPv4 and IPv6: two would get two ports where the system chooses."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
 
 
 def run_process(settings: ProcessSettings, work: Callable[[ProcessSettings], Awaitable[None]]) -> int:

@@ -50,9 +50,7 @@ def configure_logs(level: str = "info", *, as_json: bool = True) -> None:
     ]
     # Tracebacks without the frames' variables, which structlog shows by default: passwords are among them.
     tracebacks = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
-    plain = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.RichTracebackFormatter(show_locals=False)
-    )
+    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
     render: list[structlog.typing.Processor] = [tracebacks, structlog.processors.JSONRenderer()] if as_json else [plain]
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
