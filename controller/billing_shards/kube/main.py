@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import kopf
 import structlog
@@ -50,6 +50,7 @@ class ControllerSettings(BaseSettings):
     workers: Annotated[int, Field(ge=1, le=256)] = 16
     """Resources looked at at once."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    pod_name: str = "controller"
 
     def release(self) -> Release:
         """What to run."""
@@ -99,7 +100,9 @@ async def operate(settings: ControllerSettings) -> None:
         rounds = Rounds(api, Observer(api, databases), settings.release())
         registry = kopf.OperatorRegistry()
         Handlers(rounds, api, workers, namespaces).register(registry)
+        identity: Any = settings.pod_name  # Kopf would ask for the name of the user, and ours has none
         await kopf.operator(
+            identity=identity,
             registry=registry,
             settings=kopf_settings(),
             namespaces=namespaces,
@@ -108,16 +111,21 @@ async def operate(settings: ControllerSettings) -> None:
         )
 
 
-def main() -> None:
-    """Entry point of `billing-shards-controller`."""
+def main() -> int:
+    """Entry point of `billing-shards-controller`; the exit code. A crash is logged, with its traceback, as one line."""
     settings = ControllerSettings()
     configure_logs(settings.log_level)
     _quiet_kopf()
     start_http_server(settings.metrics_port)
     _log.info("controller_started", namespaces=settings.namespaces or "all", image=settings.image)
-    with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(operate(settings))
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(operate(settings))
+    except Exception:  # noqa: BLE001  the last resort: the traceback goes into the log, the exit code to Kubernetes
+        _log.exception("controller_crashed")
+        return 1
     _log.info("controller_stopped")
+    return 0
 
 
 def _quiet_kopf() -> None:
