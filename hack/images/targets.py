@@ -43,7 +43,8 @@ def _build_fake_gateway(target: str) -> None:
     with _context() as folder:
         ours = folder / "hack"
         ours.mkdir()
-        shutil.copy(wheels.ROOT / "hack" / "__init__.py", ours)
+        for name in ("__init__.py", "errors.py"):
+            shutil.copy(wheels.ROOT / "hack" / name, ours)
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(wheels.ROOT / "hack" / "fake_gateway", ours / "fake_gateway", ignore=ignored)
         _build(folder, _GATEWAY_FILE, image_name(target), {"BASE_IMAGE": image_name("claimer")}, None)
