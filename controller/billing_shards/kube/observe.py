@@ -56,6 +56,8 @@ from billing_shards.shards import shardset, store
 from billing_shards.shards.map import ShardMap
 
 _DEADLINE_SECONDS = 20.0
+_ERROR = "error: "
+"""How the command line begins a line that tells of an error."""
 _q = queries("operator")
 
 
@@ -319,13 +321,14 @@ def _job(found: Manifest, pods: Iterable[Manifest]) -> JobState:
 
 
 def _last_words(pods: Iterable[Manifest], most: int = 400) -> str:
-    """The last line that a failed pod of ours wrote, which names the field or database and the reason."""
+    """What the latest failed pod of ours wrote as its error, which names the field or database and the reason."""
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), reverse=True):
         for container in pod.get("status", {}).get("containerStatuses", []):
             ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
-            lines = [line for line in str(ended.get("message", "")).splitlines() if line.strip()]
-            if lines:
-                return lines[-1][:most]
+            lines = str(ended.get("message", "")).splitlines()
+            told = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+            if told:
+                return told[-1][:most]
     return ""
 
 
