@@ -11,14 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.cluster.layout import (
-    CGROUP,
-    HOST_ADDRESS,
-    HOST_INTERFACE,
-    NODE_ADDRESS,
-    POD_RANGE,
-    SERVICE_RANGE,
-)
+from hack.cluster.layout import Layout
 from hack.errors import ToolError
 from hack.host import Words, run
 from hack.processes import ProcessIdentity, spawn
@@ -30,29 +23,29 @@ _HIDDEN = ("/run/containerd", "/run/netns", "/var/lib/cni", "/var/lib/kubelet", 
 _ENTER = 'mount -t proc proc /proc && for d in $1; do mount -t tmpfs none "$d" || exit; done && exec "$2"'
 
 
-def open_capsule(holder: Path, *, log: Path) -> ProcessIdentity:
+def open_capsule(layout: Layout, holder: Path) -> ProcessIdentity:
     """Begin to make the namespaces; returns the process whose end is theirs."""
     for folder in _HIDDEN:
         Path(folder).mkdir(parents=True, exist_ok=True)
-    for group in _cgroup_folders():
+    for group in _cgroup_folders(layout.name):
         group.mkdir(exist_ok=True)
     namespaces = ["--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child"]
     command: Words = ["unshare", *namespaces, "--", "sh", "-c", _ENTER, "sh", " ".join(_HIDDEN), holder]
-    return spawn(command, log=log, tied=False)
+    return spawn(command, log=layout.logs / "capsule.log", tied=False)
 
 
-def connect_capsule(capsule: ProcessIdentity, holder: Path) -> None:
+def connect_capsule(layout: Layout, capsule: ProcessIdentity, holder: Path) -> None:
     """Wait until the namespaces are made, and give them their network."""
     _wait_for_holder(capsule, holder)
-    _connect(capsule)
+    _connect(layout, capsule)
 
 
-def close_capsule(capsule: ProcessIdentity | None) -> None:
+def close_capsule(layout: Layout, capsule: ProcessIdentity | None) -> None:
     """End everything inside, and remove the two things that are outside. Doing it twice is fine."""
     if capsule is not None:
         capsule.kill()
-    subprocess.run(["ip", "link", "delete", HOST_INTERFACE], capture_output=True, check=False)
-    for group in _cgroup_folders():
+    subprocess.run(["ip", "link", "delete", layout.host_interface], capture_output=True, check=False)
+    for group in _cgroup_folders(layout.name):
         _remove_cgroup(group)
 
 
@@ -85,30 +78,30 @@ def _wait_for_holder(capsule: ProcessIdentity, holder: Path) -> None:
     raise ToolError("the cluster's namespaces could not be made")
 
 
-def _connect(capsule: ProcessIdentity) -> None:
+def _connect(layout: Layout, capsule: ProcessIdentity) -> None:
     """A cable between host and node, and on the host the routes to pods and services through the node."""
     peer = ["peer", "name", "eth0", "netns", str(_holder(capsule))]
     for words in (
-        ["ip", "link", "add", HOST_INTERFACE, "type", "veth", *peer],
-        ["ip", "address", "add", f"{HOST_ADDRESS}/24", "dev", HOST_INTERFACE],
-        ["ip", "link", "set", HOST_INTERFACE, "up"],
+        ["ip", "link", "add", layout.host_interface, "type", "veth", *peer],
+        ["ip", "address", "add", f"{layout.host_address}/24", "dev", layout.host_interface],
+        ["ip", "link", "set", layout.host_interface, "up"],
         inside(capsule, ["ip", "link", "set", "lo", "up"]),
-        inside(capsule, ["ip", "address", "add", f"{NODE_ADDRESS}/24", "dev", "eth0"]),
+        inside(capsule, ["ip", "address", "add", f"{layout.node_address}/24", "dev", "eth0"]),
         inside(capsule, ["ip", "link", "set", "eth0", "up"]),
-        inside(capsule, ["ip", "route", "add", "default", "via", HOST_ADDRESS]),
+        inside(capsule, ["ip", "route", "add", "default", "via", layout.host_address]),
         inside(capsule, ["sysctl", "-qw", "net.ipv4.ip_forward=1"]),
-        ["ip", "route", "add", POD_RANGE, "via", NODE_ADDRESS],
-        ["ip", "route", "add", SERVICE_RANGE, "via", NODE_ADDRESS],
+        ["ip", "route", "add", layout.pod_range, "via", layout.node_address],
+        ["ip", "route", "add", layout.service_range, "via", layout.node_address],
     ):
         run(words, what="the cluster's network")
 
 
-def _cgroup_folders() -> list[Path]:
+def _cgroup_folders(name: str) -> list[Path]:
     """The folder that all pods are below: one in version 2, one in each hierarchy in version 1."""
     if (_CGROUPS / "cgroup.controllers").exists():
-        return [_CGROUPS / CGROUP]
+        return [_CGROUPS / name]
     hierarchies = [path for path in _CGROUPS.iterdir() if (path / "cgroup.procs").exists() and not path.is_symlink()]
-    return [path / CGROUP for path in hierarchies]
+    return [path / name for path in hierarchies]
 
 
 def _remove_cgroup(folder: Path) -> None:

@@ -11,10 +11,13 @@ from hack.images.archives import archive_of
 
 
 class Cluster:
-    """The one cluster of this machine. `up` and `down` may be called by several programs, and twice."""
+    """The cluster of this machine. `up` and `down` may be called by several programs, and twice.
 
-    def __init__(self) -> None:
-        self._provider: KindCluster | LocalCluster = KindCluster() if docker_works() else LocalCluster()
+    Number 0 is the one that everybody shares. A test that breaks its cluster takes another number, below 100.
+    """
+
+    def __init__(self, number: int = 0) -> None:
+        self._provider: KindCluster | LocalCluster = KindCluster(number) if docker_works() else LocalCluster(number)
 
     @property
     def kubeconfig(self) -> Path:
@@ -43,6 +46,10 @@ class Cluster:
     def down(self) -> None:
         """Remove the cluster with all of its state."""
         self._provider.down()
+
+    def crash(self) -> None:
+        """End it without any order, as a power cut would; `up` and `down` must cope."""
+        self._provider.crash()
 
     def healthy(self) -> bool:
         """Whether it is up and its API ready."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hack.cluster.layout import NODE_ADDRESS, NODE_NAME, POD_RANGE, SERVICE_RANGE, Layout
+from hack.cluster.layout import NODE_NAME, Layout
 from hack.host import Words
 
 _ETCD = "http://127.0.0.1:2379"
@@ -35,11 +35,11 @@ def apiserver(kube: Path, layout: Layout) -> Words:
         "kube-apiserver",
         f"--etcd-servers={_ETCD}",
         "--secure-port=6443",
-        f"--advertise-address={NODE_ADDRESS}",
+        f"--advertise-address={layout.node_address}",
         "--allow-privileged=true",
         # The node's name resolves nowhere: logs and exec must use its address.
         "--kubelet-preferred-address-types=InternalIP",
-        f"--service-cluster-ip-range={SERVICE_RANGE}",
+        f"--service-cluster-ip-range={layout.service_range}",
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         f"--client-ca-file={pki}/ca.crt",
@@ -68,7 +68,7 @@ def controller_manager(kube: Path, layout: Layout) -> Words:
         "--leader-elect=false",
         "--use-service-account-credentials",
         "--allocate-node-cidrs",
-        f"--cluster-cidr={POD_RANGE}",
+        f"--cluster-cidr={layout.pod_range}",
         f"--service-account-private-key-file={pki}/sa.key",
         f"--root-ca-file={pki}/ca.crt",
         f"--cluster-signing-cert-file={pki}/ca.crt",
@@ -88,7 +88,7 @@ def kubelet(kube: Path, layout: Layout) -> Words:
         f"--config={layout.etc}/kubelet.json",
         f"--kubeconfig={layout.etc}/kubelet.conf",
         f"--hostname-override={NODE_NAME}",
-        f"--node-ip={NODE_ADDRESS}",
+        f"--node-ip={layout.node_address}",
         f"--root-dir={layout.root}/kubelet",
     ]
 

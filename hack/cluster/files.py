@@ -4,17 +4,7 @@ import json
 from typing import Any
 
 from hack.cluster.build import KUBERNETES_VERSION, PAUSE_IMAGE
-from hack.cluster.layout import (
-    CGROUP,
-    DNS_ADDRESS,
-    NODE_ADDRESS,
-    NODE_NAME,
-    NODE_POD_RANGE,
-    POD_RANGE,
-    SERVICE_RANGE,
-    VOLUMES,
-    Layout,
-)
+from hack.cluster.layout import NODE_NAME, VOLUMES, Layout
 
 
 def kubeadm(layout: Layout) -> str:
@@ -22,7 +12,7 @@ def kubeadm(layout: Layout) -> str:
     init = {
         "apiVersion": "kubeadm.k8s.io/v1beta4",
         "kind": "InitConfiguration",
-        "localAPIEndpoint": {"advertiseAddress": NODE_ADDRESS, "bindPort": 6443},
+        "localAPIEndpoint": {"advertiseAddress": layout.node_address, "bindPort": 6443},
         "nodeRegistration": {"name": NODE_NAME, "criSocket": f"unix://{layout.containerd_socket}"},
     }
     cluster = {
@@ -30,7 +20,7 @@ def kubeadm(layout: Layout) -> str:
         "kind": "ClusterConfiguration",
         "kubernetesVersion": f"v{KUBERNETES_VERSION}",
         "certificatesDir": str(layout.pki),
-        "networking": {"serviceSubnet": SERVICE_RANGE, "podSubnet": POD_RANGE},
+        "networking": {"serviceSubnet": layout.service_range, "podSubnet": layout.pod_range},
     }
     return f"{json.dumps(init)}\n---\n{json.dumps(cluster)}\n"
 
@@ -54,12 +44,12 @@ disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.tra
 """
 
 
-def pod_network() -> str:
+def pod_network(layout: Layout) -> str:
     """Pods on a bridge; what they send outside carries the node's address."""
-    addresses = {"type": "host-local", "ranges": [[{"subnet": NODE_POD_RANGE}]], "routes": [{"dst": "0.0.0.0/0"}]}
+    addresses = {"type": "host-local", "ranges": [[{"subnet": layout.node_pod_range}]], "routes": [{"dst": "0.0.0.0/0"}]}
     bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True}
     plugins = [{**bridge, "ipam": addresses}, {"type": "portmap", "capabilities": {"portMappings": True}}]
-    return json.dumps({"cniVersion": "0.4.0", "name": "billing-shards", "plugins": plugins})
+    return json.dumps({"cniVersion": "0.4.0", "name": layout.name, "plugins": plugins})
 
 
 def kubelet(layout: Layout) -> str:
@@ -75,9 +65,9 @@ def kubelet(layout: Layout) -> str:
             },
             "authorization": {"mode": "Webhook"},
             "clusterDomain": "cluster.local",
-            "clusterDNS": [DNS_ADDRESS],
+            "clusterDNS": [layout.dns_address],
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{CGROUP}",
+            "cgroupRoot": f"/{layout.name}",
             "failCgroupV1": False,
             "failSwapOn": False,
             "containerRuntimeEndpoint": f"unix://{layout.containerd_socket}",
@@ -100,7 +90,7 @@ def kube_proxy(layout: Layout) -> str:
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "mode": "nftables",
-            "clusterCIDR": POD_RANGE,
+            "clusterCIDR": layout.pod_range,
             "clientConnection": {"kubeconfig": str(layout.kubeconfig)},
             "hostnameOverride": NODE_NAME,
             "conntrack": {"maxPerCore": 0},
@@ -111,9 +101,9 @@ def kube_proxy(layout: Layout) -> str:
 def corefile(layout: Layout) -> str:
     """Names of the cluster only: nothing in it needs the outside."""
     return f""".:53 {{
-  bind {NODE_ADDRESS}
+  bind {layout.node_address}
   kubernetes cluster.local in-addr.arpa {{
-    endpoint https://{NODE_ADDRESS}:6443
+    endpoint https://{layout.node_address}:6443
     kubeconfig {layout.kubeconfig}
   }}
   cache 5
@@ -123,7 +113,7 @@ def corefile(layout: Layout) -> str:
 
 def first_objects(layout: Layout) -> str:
     """What every cluster has: its name server's Service, a default storage class, and here a few volumes for it."""
-    objects = [_administrators(), *_name_service(), _storage_class()]
+    objects = [_administrators(), *_name_service(layout), _storage_class()]
     objects += [_volume(layout, number) for number in range(1, VOLUMES + 1)]
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
 
@@ -140,14 +130,14 @@ def _administrators() -> dict[str, Any]:
     }
 
 
-def _name_service() -> list[dict[str, Any]]:
+def _name_service(layout: Layout) -> list[dict[str, Any]]:
     """CoreDNS runs on the node itself, so its endpoint is written by hand."""
     ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "kube-dns", "namespace": "kube-system"},
-        "spec": {"clusterIP": DNS_ADDRESS, "ports": ports},
+        "spec": {"clusterIP": layout.dns_address, "ports": ports},
     }
     endpoints = {
         "apiVersion": "discovery.k8s.io/v1",
@@ -158,7 +148,7 @@ def _name_service() -> list[dict[str, Any]]:
             "labels": {"kubernetes.io/service-name": "kube-dns"},
         },
         "addressType": "IPv4",
-        "endpoints": [{"addresses": [NODE_ADDRESS], "conditions": {"ready": True}}],
+        "endpoints": [{"addresses": [layout.node_address], "conditions": {"ready": True}}],
         "ports": ports,
     }
     return [service, endpoints]

@@ -13,11 +13,12 @@ from hack.errors import ToolError
 from hack.host import Words, run
 from hack.processes import ProcessIdentity, spawn
 
-_NAME = "billing-shards"
-
 
 class KindCluster:
-    """The kind cluster of the project; there is one, and any number of programs may share it."""
+    """A kind cluster. Number 0 is the one that all programs share."""
+
+    def __init__(self, number: int = 0) -> None:
+        self._name = f"billing-shards-{number}" if number else "billing-shards"
 
     @property
     def kubeconfig(self) -> Path:
@@ -25,7 +26,7 @@ class KindCluster:
 
     @property
     def logs(self) -> Path:
-        return cache_dir() / "cluster" / "kind"
+        return cache_dir() / "cluster" / f"kind-{self._name}"
 
     @property
     def host_address(self) -> str:
@@ -37,7 +38,7 @@ class KindCluster:
     @property
     def node_address(self) -> str:
         address = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
-        node = f"{_NAME}-control-plane"
+        node = f"{self._name}-control-plane"
         return run(["docker", "inspect", node, "--format", address], what="kind's node").strip()
 
     def kubectl_command(self) -> Words:
@@ -50,7 +51,7 @@ class KindCluster:
         with locked(self.logs / "lock"):
             if not self.healthy():
                 self._delete()
-                where: Words = ["--name", _NAME, "--kubeconfig", self.kubeconfig]
+                where: Words = ["--name", self._name, "--kubeconfig", self.kubeconfig]
                 run([build.kind(), "create", "cluster", *where, "--wait", "180s"], what="kind create cluster")
 
     def down(self) -> None:
@@ -59,8 +60,12 @@ class KindCluster:
         with locked(self.logs / "lock"):
             self._delete()
 
+    def crash(self) -> None:
+        """Kill the node's container."""
+        run(["docker", "kill", f"{self._name}-control-plane"], what="killing kind's node")
+
     def processes(self) -> dict[str, bool]:
-        found = _NAME in run([build.kind(), "get", "clusters"], what="kind get clusters").split()
+        found = self._name in run([build.kind(), "get", "clusters"], what="kind get clusters").split()
         return {"kind": self.healthy()} if found else {}
 
     def healthy(self) -> bool:
@@ -72,7 +77,7 @@ class KindCluster:
     def load(self, archives: Sequence[Path]) -> None:
         """Load archives written by `docker save`."""
         for archive in archives:
-            loading: Words = ["load", "image-archive", archive, "--name", _NAME]
+            loading: Words = ["load", "image-archive", archive, "--name", self._name]
             run([build.kind(), *loading], what=f"loading {archive.name}")
 
     def service_url(self, namespace: str, name: str, port: int) -> str:
@@ -88,7 +93,7 @@ class KindCluster:
         return f"http://127.0.0.1:{local}"
 
     def _delete(self) -> None:
-        deleting: Words = ["delete", "cluster", "--name", _NAME, "--kubeconfig", self.kubeconfig]
+        deleting: Words = ["delete", "cluster", "--name", self._name, "--kubeconfig", self.kubeconfig]
         run([build.kind(), *deleting], what="kind delete cluster")
 
 

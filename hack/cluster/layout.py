@@ -1,6 +1,6 @@
-"""Where the cluster keeps its files, and its addresses.
+"""Where a cluster keeps its files, and its addresses.
 
-Addresses are fixed: they are inside certificates, and everything on the machine may rely on them.
+Addresses are fixed for each number: they are inside certificates, and everything on the machine may rely on them.
 """
 
 from dataclasses import dataclass
@@ -8,34 +8,65 @@ from pathlib import Path
 
 from hack.cache import cache_dir
 
-HOST_ADDRESS = "10.123.0.1"
-NODE_ADDRESS = "10.123.0.2"
 NODE_NAME = "node-1"
-POD_RANGE = "10.244.0.0/16"
-NODE_POD_RANGE = "10.244.0.0/24"
-SERVICE_RANGE = "10.96.0.0/16"
-DNS_ADDRESS = "10.96.0.10"
-HOST_INTERFACE = "bs-host"
-CGROUP = "billing-shards"
 VOLUMES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths of one cluster. All of it is state: removed by `down`."""
+    """Paths and addresses of one cluster; all files are state, removed by `down`.
 
-    root: Path
-    sockets: Path
+    Number 0 is the machine's cluster. Others (up to 99) may run beside it, for tests that break theirs.
+    """
 
-    @classmethod
-    def default(cls) -> "Layout":
-        # A socket's path is limited to 107 bytes; the cache folder's may be longer.
-        return cls(cache_dir() / "cluster" / "state", Path("/run/billing-shards"))
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """Also of the control group that all pods are below, and of the pods' network."""
+        return f"billing-shards-{self.number}" if self.number else "billing-shards"
+
+    @property
+    def host_address(self) -> str:
+        return f"10.123.{self.number}.1"
+
+    @property
+    def node_address(self) -> str:
+        return f"10.123.{self.number}.2"
+
+    @property
+    def host_interface(self) -> str:
+        return f"bs-host{self.number or ''}"
+
+    @property
+    def pod_range(self) -> str:
+        return f"10.{244 - self.number}.0.0/16"
+
+    @property
+    def node_pod_range(self) -> str:
+        return f"10.{244 - self.number}.0.0/24"
+
+    @property
+    def service_range(self) -> str:
+        return f"10.{96 + self.number}.0.0/16"
+
+    @property
+    def dns_address(self) -> str:
+        return f"10.{96 + self.number}.0.10"
+
+    @property
+    def root(self) -> Path:
+        return cache_dir() / "cluster" / f"state{self.number or ''}"
+
+    @property
+    def sockets(self) -> Path:
+        """A socket's path is limited to 107 bytes; the cache folder's may be longer."""
+        return Path("/run") / self.name
 
     @property
     def lock(self) -> Path:
         """Outside the state, which is removed while it is held."""
-        return self.root.with_name("lock")
+        return self.root.with_name(f"lock{self.number or ''}")
 
     @property
     def pki(self) -> Path:

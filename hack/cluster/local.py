@@ -11,7 +11,7 @@ from pathlib import Path
 from hack.cache import locked, remove
 from hack.cluster import build, components, files
 from hack.cluster.capsule import close_capsule, connect_capsule, inside, open_capsule
-from hack.cluster.layout import HOST_ADDRESS, NODE_ADDRESS, NODE_NAME, VOLUMES, Layout
+from hack.cluster.layout import NODE_NAME, VOLUMES, Layout
 from hack.errors import ToolError
 from hack.host import Words, can_stack, ensure_commands, require_root, run
 from hack.processes import ProcessIdentity, spawn
@@ -20,13 +20,18 @@ _CAPSULE = "capsule"
 
 
 class LocalCluster:
-    """The cluster that runs in namespaces of this machine; there is one, and any number of programs may share it."""
+    """A cluster in namespaces of this machine. Number 0 is the one that all programs share; see Layout for others."""
 
-    host_address = HOST_ADDRESS
-    node_address = NODE_ADDRESS
+    def __init__(self, number: int = 0) -> None:
+        self._layout = Layout(number)
 
-    def __init__(self, layout: Layout | None = None) -> None:
-        self._layout = layout or Layout.default()
+    @property
+    def host_address(self) -> str:
+        return self._layout.host_address
+
+    @property
+    def node_address(self) -> str:
+        return self._layout.node_address
 
     @property
     def kubeconfig(self) -> Path:
@@ -52,6 +57,11 @@ class LocalCluster:
         """End every process of the cluster and remove its state. Doing it twice is fine."""
         with locked(self._layout.lock):
             self._clear()
+
+    def crash(self) -> None:
+        """Kill every process that was started here, as a power cut would; nothing is cleaned up."""
+        for process in self._recorded().values():
+            process.kill()
 
     def processes(self) -> dict[str, bool]:
         """The components by name, and whether each runs; empty where the cluster is down."""
@@ -89,9 +99,9 @@ class LocalCluster:
         for folder in (layout.sockets, layout.logs, layout.etc, layout.etc / "cni", layout.containerd):
             folder.mkdir(parents=True, exist_ok=True)
         self._make_volumes()
-        capsule = open_capsule(build.pause(), log=layout.logs / "capsule.log")
+        capsule = open_capsule(layout, build.pause())
         self._record(_CAPSULE, capsule)
-        connect_capsule(capsule, build.pause())
+        connect_capsule(layout, capsule, build.pause())
         self._write_files()
         self._begin("etcd", components.etcd(kube, layout))
         self._begin("containerd", components.containerd(layout))
@@ -131,11 +141,11 @@ class LocalCluster:
         texts = {
             "kubeadm.yaml": files.kubeadm(layout),
             "containerd.toml": files.containerd(layout, snapshotter=self._snapshotter()),
-            "cni/10-bridge.conflist": files.pod_network(),
+            "cni/10-bridge.conflist": files.pod_network(layout),
             "kubelet.json": files.kubelet(layout),
             "kube-proxy.json": files.kube_proxy(layout),
             "Corefile": files.corefile(layout),
-            "resolv.conf": f"nameserver {NODE_ADDRESS}\n",
+            "resolv.conf": f"nameserver {layout.node_address}\n",
         }
         for name, text in texts.items():
             (layout.etc / name).write_text(text)
@@ -184,6 +194,6 @@ class LocalCluster:
         unfinished.replace(self._layout.processes)
 
     def _clear(self) -> None:
-        close_capsule(self._recorded().get(_CAPSULE))
+        close_capsule(self._layout, self._recorded().get(_CAPSULE))
         remove(self._layout.root)
         remove(self._layout.sockets)

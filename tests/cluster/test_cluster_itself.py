@@ -132,3 +132,20 @@ def test_logs_are_read(cluster: Cluster) -> None:
 
 def test_helm_reaches_the_cluster(cluster: Cluster) -> None:
     assert json.loads(cluster.helm("list", "--all-namespaces", "--output", "json")) == []
+
+
+def test_up_replaces_a_cluster_that_died_uncleanly() -> None:
+    other = Cluster(1)
+    try:
+        other.up()
+        other.kubectl("create", "namespace", "lost")
+        other.crash()
+        assert not other.healthy()
+        other.up()
+        assert other.healthy()
+        with pytest.raises(ToolError, match="not found"):
+            other.kubectl("get", "namespace", "lost")
+    finally:
+        other.down()
+    assert other.processes() == {}
+    other.down()

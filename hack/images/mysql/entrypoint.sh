@@ -3,6 +3,8 @@
 # MYSQL_ROOT_PASSWORD_FILE, root reachable from MYSQL_ROOT_HOST (default: anywhere), then /docker-entrypoint-initdb.d/*.sql.
 set -eu
 
+trap 'exit 143' TERM # the first process of a container has no default for it
+
 case "${1:-mysqld}" in
 mysqld) [ $# -eq 0 ] || shift ;;
 -*) ;;
