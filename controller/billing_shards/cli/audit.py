@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from billing_shards.errors import InvalidInput
 
 _OPTION = "--provider-charges"
 _ANSWER_SECONDS = 60
+_BLOCK = 1 << 16
 
 
 def run(source: Source, provider_charges: str | None, *, margin_seconds: int, examples_max: int, as_json: bool) -> int:
@@ -60,8 +61,8 @@ def _charges(source: Source, place: str | None) -> Iterator[Iterator[ProviderCha
         if place == "-":
             yield read_charges(sys.stdin.buffer)
         elif _is_url(place):
-            with urllib.request.urlopen(_request(source, place), timeout=_ANSWER_SECONDS) as lines:  # noqa: S310 - HTTP alone
-                yield read_charges(lines)
+            with urllib.request.urlopen(_request(source, place), timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - HTTP alone
+                yield read_charges(_lines(answer))
         else:
             with Path(place).open("rb") as lines:
                 yield read_charges(lines)
@@ -78,6 +79,17 @@ def _request(source: Source, url: str) -> urllib.request.Request:
         key = source.secrets.value(gateway.api_key_secret.name, "apiKey")
         request.add_unredirected_header("Authorization", f"Bearer {key}")
     return request
+
+
+def _lines(answer: HTTPResponse) -> Iterator[bytes]:
+    """The lines of an answer. Its own iteration would take a connection that broke off for the end of the list."""
+    rest = b""
+    while block := answer.read(_BLOCK):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+    if answer.length:
+        raise IncompleteRead(rest, answer.length)
+    yield rest
 
 
 def document(report: AuditReport) -> dict[str, Any]:
