@@ -6,6 +6,7 @@ shims too), and with the last of them go the mounts and the network: nothing has
 Only the kernel's control groups and one end of a network cable are outside.
 """
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Sequence
@@ -34,62 +35,57 @@ def open_capsule(layout: Layout, holder: Path) -> ProcessIdentity:
     return spawn(command, log=layout.logs / "capsule.log", tied=False)
 
 
-def connect_capsule(layout: Layout, capsule: ProcessIdentity, holder: Path) -> None:
-    """Wait until the namespaces are made, and give them their network."""
-    _wait_for_holder(capsule, holder)
-    _connect(layout, capsule)
+def connect_capsule(layout: Layout, capsule: ProcessIdentity, holder: Path) -> ProcessIdentity:
+    """Wait until the namespaces are made and give them their network; returns the first process inside."""
+    first = _wait_for_holder(capsule, holder)
+    _connect(layout, first)
+    return first
 
 
-def close_capsule(layout: Layout, capsule: ProcessIdentity | None) -> None:
+def close_capsule(layout: Layout, capsule: ProcessIdentity | None, first: ProcessIdentity | None) -> None:
     """End everything inside, and remove the two things that are outside. Doing it twice is fine."""
     if capsule is not None:
         capsule.kill()
+    # The first process is gone only when all others of its namespace are: none writes to the state any more.
+    if first is not None:
+        first.kill()
     subprocess.run(["ip", "link", "delete", layout.host_interface], capture_output=True, check=False)
     for group in _cgroup_folders(layout.name):
         _remove_cgroup(group)
 
 
-def inside(capsule: ProcessIdentity, argv: Sequence[str | Path]) -> Words:
+def inside(first: ProcessIdentity, argv: Sequence[str | Path]) -> Words:
     """The command that runs `argv` within the capsule.
 
     `ip netns exec` would not do: it mounts /sys anew and so hides the control groups.
     """
-    return ["nsenter", "--target", str(_holder(capsule)), "--mount", "--net", "--pid", "--", *argv]
+    return ["nsenter", "--target", str(first.pid), "--mount", "--net", "--pid", "--", *argv]
 
 
-def _holder(capsule: ProcessIdentity) -> int:
-    """The first process inside: the only child of the one that made the namespaces."""
-    children = Path(f"/proc/{capsule.pid}/task/{capsule.pid}/children").read_text().split()
-    if len(children) != 1:
-        raise ToolError("the cluster's namespaces are gone")
-    return int(children[0])
-
-
-def _wait_for_holder(capsule: ProcessIdentity, holder: Path) -> None:
+def _wait_for_holder(capsule: ProcessIdentity, holder: Path) -> ProcessIdentity:
     """Until the mounts are done, which is when the shell has become the holder."""
     deadline = time.monotonic() + 10
     while capsule.alive and time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{_holder(capsule)}/exe").readlink() == holder:
-                return
-        except (ToolError, FileNotFoundError):
-            pass  # not started yet: asked again below
+        children = Path(f"/proc/{capsule.pid}/task/{capsule.pid}/children").read_text().split()
+        with contextlib.suppress(FileNotFoundError):  # it has ended: the loop sees that too
+            if children and Path(f"/proc/{children[0]}/exe").readlink() == holder:
+                return ProcessIdentity.of(int(children[0]))
         time.sleep(0.01)
-    raise ToolError("the cluster's namespaces could not be made")
+    raise ToolError("the cluster's namespaces could not be made; see capsule.log")
 
 
-def _connect(layout: Layout, capsule: ProcessIdentity) -> None:
+def _connect(layout: Layout, first: ProcessIdentity) -> None:
     """A cable between host and node, and on the host the routes to pods and services through the node."""
-    peer = ["peer", "name", "eth0", "netns", str(_holder(capsule))]
+    peer = ["peer", "name", "eth0", "netns", str(first.pid)]
     for words in (
         ["ip", "link", "add", layout.host_interface, "type", "veth", *peer],
         ["ip", "address", "add", f"{layout.host_address}/24", "dev", layout.host_interface],
         ["ip", "link", "set", layout.host_interface, "up"],
-        inside(capsule, ["ip", "link", "set", "lo", "up"]),
-        inside(capsule, ["ip", "address", "add", f"{layout.node_address}/24", "dev", "eth0"]),
-        inside(capsule, ["ip", "link", "set", "eth0", "up"]),
-        inside(capsule, ["ip", "route", "add", "default", "via", layout.host_address]),
-        inside(capsule, ["sysctl", "-qw", "net.ipv4.ip_forward=1"]),
+        inside(first, ["ip", "link", "set", "lo", "up"]),
+        inside(first, ["ip", "address", "add", f"{layout.node_address}/24", "dev", "eth0"]),
+        inside(first, ["ip", "link", "set", "eth0", "up"]),
+        inside(first, ["ip", "route", "add", "default", "via", layout.host_address]),
+        inside(first, ["sysctl", "-qw", "net.ipv4.ip_forward=1"]),
         ["ip", "route", "add", layout.pod_range, "via", layout.node_address],
         ["ip", "route", "add", layout.service_range, "via", layout.node_address],
     ):

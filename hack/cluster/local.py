@@ -17,6 +17,7 @@ from hack.host import Words, can_stack, ensure_commands, require_root, run
 from hack.processes import ProcessIdentity, spawn
 
 _CAPSULE = "capsule"
+_FIRST = "first process"
 
 
 class LocalCluster:
@@ -101,7 +102,7 @@ class LocalCluster:
         self._make_volumes()
         capsule = open_capsule(layout, build.pause())
         self._record(_CAPSULE, capsule)
-        connect_capsule(layout, capsule, build.pause())
+        self._record(_FIRST, connect_capsule(layout, capsule, build.pause()))
         self._write_files()
         self._begin("etcd", components.etcd(kube, layout))
         self._begin("containerd", components.containerd(layout))
@@ -161,8 +162,8 @@ class LocalCluster:
         return "overlayfs" if can_stack(self._layout.containerd) else "native"
 
     def _begin(self, name: str, argv: Sequence[str | Path]) -> None:
-        capsule = self._recorded()[_CAPSULE]
-        process = spawn(inside(capsule, argv), log=self._layout.logs / f"{name}.log", tied=False)
+        first = self._recorded()[_FIRST]
+        process = spawn(inside(first, argv), log=self._layout.logs / f"{name}.log", tied=False)
         self._record(name, process)
 
     def _until(self, what: str, ready: Callable[[], bool]) -> None:
@@ -194,6 +195,7 @@ class LocalCluster:
         unfinished.replace(self._layout.processes)
 
     def _clear(self) -> None:
-        close_capsule(self._layout, self._recorded().get(_CAPSULE))
+        recorded = self._recorded()
+        close_capsule(self._layout, recorded.get(_CAPSULE), recorded.get(_FIRST))
         remove(self._layout.root)
         remove(self._layout.sockets)

@@ -6,6 +6,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -13,7 +14,7 @@ from hack.cluster import Cluster
 from hack.errors import ToolError
 from hack.images import targets
 
-NAMESPACE = "itself"
+NAMESPACE = f"itself-{uuid4().hex[:8]}"
 RESTRICTED = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
 SERVE = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8080)"
 
@@ -99,7 +100,7 @@ def test_a_pod_that_asks_for_more_is_refused(cluster: Cluster, image: str) -> No
 
 @pytest.mark.usefixtures("web")
 def test_a_service_is_found_by_its_name_from_a_pod(cluster: Cluster) -> None:
-    script = "import urllib.request as u; print(u.urlopen('http://web.itself.svc.cluster.local/').status)"
+    script = f"import urllib.request as u; print(u.urlopen('http://web.{NAMESPACE}.svc.cluster.local/').status)"
     assert _in_pod(cluster, script).strip() == "200"
 
 
@@ -131,7 +132,7 @@ def test_logs_are_read(cluster: Cluster) -> None:
 
 
 def test_helm_reaches_the_cluster(cluster: Cluster) -> None:
-    assert json.loads(cluster.helm("list", "--all-namespaces", "--output", "json")) == []
+    assert json.loads(cluster.helm("list", "--namespace", NAMESPACE, "--output", "json")) == []
 
 
 def test_up_replaces_a_cluster_that_died_uncleanly() -> None:
