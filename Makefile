@@ -3,6 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Compiled modules are kept: every process that a test starts would compile all of them again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help venv check format test demo up down bench bench-drain bench-http
 help:  ## what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

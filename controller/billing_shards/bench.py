@@ -42,6 +42,8 @@ class DrainReport:
     jobs: int
     seconds: float
     jobs_per_second: int
+    claimer_cpu_us_per_job: int
+    """CPU time of the claimer processes, start-up left out."""
 
 
 class InstantGateway:
@@ -88,15 +90,19 @@ def drain(manifest_path: Path, *, jobs: int, processes: int) -> DrainReport:
     while sum(counts[:]) < jobs and all(worker.is_alive() for worker in workers):
         time.sleep(_LOOK_SECONDS)
     stop.set()
-    for _ in workers:
-        ready.get(timeout=120)
+    cpu_seconds = sum(ready.get(timeout=120) for _ in workers)
     seconds = time.perf_counter() - start
     for worker in workers:
         worker.join()
     _verify(manifest, jobs)
     batch = manifest.spec.claimer.batch
     return DrainReport(
-        processes=processes, batch=batch, jobs=jobs, seconds=round(seconds, 3), jobs_per_second=round(jobs / seconds)
+        processes=processes,
+        batch=batch,
+        jobs=jobs,
+        seconds=round(seconds, 3),
+        jobs_per_second=round(jobs / seconds),
+        claimer_cpu_us_per_job=round(cpu_seconds / jobs * 1e6),
     )
 
 
@@ -146,23 +152,23 @@ def _work(
     manifest_path: Path,
     number: int,
     counts: SynchronizedArray[int],
-    ready: multiprocessing.Queue[int],
+    ready: multiprocessing.Queue[float],
     go: Event,
     stop: Event,
 ) -> None:
     telemetry.configure_logs("warning")
-    asyncio.run(_drain_until(Manifest.read(manifest_path), number, counts, ready, go, stop))
-    ready.put(number)
+    ready.put(asyncio.run(_drain_until(Manifest.read(manifest_path), number, counts, ready, go, stop)))
 
 
 async def _drain_until(
     manifest: Manifest,
     number: int,
     counts: SynchronizedArray[int],
-    ready: multiprocessing.Queue[int],
+    ready: multiprocessing.Queue[float],
     go: Event,
     stop: Event,
-) -> None:
+) -> float:
+    """CPU seconds spent from `go` to the last settlement."""
     shard_set = process.ShardSet(name=manifest.name, spec=manifest.spec, secrets=ManifestSecrets(manifest.secrets))
     router, renewals = process.router(shard_set, pool_size=4), process.router(shard_set, pool_size=1)
     slot: Any = counts.get_obj()  # each process writes its own slot alone: no lock
@@ -171,11 +177,14 @@ async def _drain_until(
         slot[number] += 1
 
     claimer = Claimer(manifest.spec, router, renewals, InstantGateway(count), range(manifest.spec.shard_count))
-    ready.put(number)
+    ready.put(0)
     await asyncio.to_thread(go.wait)
+    before = time.process_time()
     run = asyncio.create_task(claimer.run())
     await asyncio.to_thread(stop.wait)
     claimer.stop()
     await run
+    used = time.process_time() - before
     router.close()
     renewals.close()
+    return used
