@@ -102,7 +102,7 @@ def open_database(
                 host=spec.host,
                 port=spec.port,
                 user=who.username,
-                password=who.password,
+                password=who.password.encode(),  # of a str, PyMySQL would send Latin-1
                 database=spec.database,
                 charset="utf8mb4",
                 client_flag=CLIENT.FOUND_ROWS,  # a row set to the value it had counts as found

@@ -67,7 +67,7 @@ class TlsRefused(DatabaseError):
 
 
 class WrongDatabase(DatabaseError):
-    """The database belongs to another BillingShardSet, or was set up with another number of shards."""
+    """The database belongs to another BillingShardSet or program, or was set up with another number of shards."""
 
 
 class SchemaBehind(DatabaseError):

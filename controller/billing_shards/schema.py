@@ -1,7 +1,8 @@
 """Schema upgrades: forward only, by Alembic, from the numbered files of `sql/schema`.
 
 Two processes may upgrade at once: a named lock of the server lets one through, and the other finds nothing to do. A database
-that a newer release has upgraded is refused.
+that a newer release has upgraded is refused. MySQL commits each statement that changes a table by itself, so an upgrade may end
+half-way: every statement of a revision must be able to run again.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from billing_shards.db import SQL, Database, queries, translated
-from billing_shards.errors import DatabaseUnavailable, SchemaBehind, SchemaTooNew
+from billing_shards.errors import DatabaseUnavailable, SchemaBehind, SchemaTooNew, WrongDatabase
 from billing_shards.settings import Credentials
 
 _q = queries("schema")
-_LOCK_SECONDS = 300
+_LOCK_SECONDS = 90  # less than a connection waits for any answer
 
 
 def expected_revision() -> str:
@@ -51,11 +52,16 @@ def _compare(database: Database, revision: str | None) -> None:
 
 
 def upgrade(database: Database) -> str:
-    """Bring the database to `expected_revision` and return it. Raises `SchemaTooNew`, `DatabaseError`s."""
+    """Bring the database to `expected_revision` and return it. Raises `SchemaTooNew`, `WrongDatabase`, `DatabaseError`s."""
     with translated(database.name), database.engine.connect() as connection, _lock(database, connection):
         found = MigrationContext.configure(connection).get_current_revision()
         if found is not None and found not in _known_revisions():
             raise SchemaTooNew(database.name, f"has revision {found}, which this release does not know")
+        others = connection.exec_driver_sql(_q.tables_of_others).scalars().all()
+        if others:
+            raise WrongDatabase(
+                database.name, f"holds tables of another program ({', '.join(others)}): give us a schema of our own"
+            )
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
@@ -87,7 +93,8 @@ def _lock(database: Database, connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        connection.exec_driver_sql(_q.unlock)
+        if not connection.invalidated:  # the server frees the lock of a lost connection
+            connection.exec_driver_sql(_q.unlock)
 
 
 def _known_revisions() -> frozenset[str]:

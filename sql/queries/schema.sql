@@ -5,6 +5,15 @@ SELECT GET_LOCK(CONCAT('billing-shards:', LEFT(DATABASE(), 40)), %(seconds)s)
 -- name: unlock
 SELECT RELEASE_LOCK(CONCAT('billing-shards:', LEFT(DATABASE(), 40)))
 
+-- name: tables_of_others
+-- Alembic's table is written before any of ours: tables without it were here before us.
+SELECT table_name
+FROM information_schema.tables
+WHERE table_schema = DATABASE()
+  AND 'alembic_version' NOT IN (SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE())
+ORDER BY table_name
+LIMIT 5
+
 -- name: create_user
 CREATE USER IF NOT EXISTS %(user)s@'%%' IDENTIFIED BY %(password)s
 

@@ -1,10 +1,10 @@
 -- The tables of one MySQL instance. Every table of a shard has PRIMARY KEY (shard_id, …): moving a shard is a range copy
 -- and ids never collide. No AUTO_INCREMENT: ids come from blocks of a counter of the shard, so a row keeps its id when it moves.
 -- All times are DATETIME(6) in UTC: DATETIME(0) would round a time up into the future. Text that is compared is ascii_bin, so
--- that two ids differ exactly when their bytes do.
+-- that two ids differ exactly when their bytes do. IF NOT EXISTS, because an upgrade that ended half-way is run again from here.
 
 -- Whose database this is. One row. A process that was sent to a wrong host or schema finds out here, before it writes.
-CREATE TABLE installation (
+CREATE TABLE IF NOT EXISTS installation (
   id          TINYINT UNSIGNED  NOT NULL PRIMARY KEY CHECK (id = 1),
   shard_set   VARCHAR(253) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   shard_count SMALLINT UNSIGNED NOT NULL,
@@ -13,7 +13,7 @@ CREATE TABLE installation (
 );
 
 -- The fence. Every writing transaction first reads its shard's row FOR SHARE; a hand-over takes it exclusively.
-CREATE TABLE shard_owner (
+CREATE TABLE IF NOT EXISTS shard_owner (
   shard_id   SMALLINT UNSIGNED NOT NULL PRIMARY KEY,
   epoch      BIGINT UNSIGNED   NOT NULL,           -- grows with every change of owner; never goes back
   state      TINYINT UNSIGNED  NOT NULL,           -- 1 owner, 2 fenced, 3 prepared, 4 moved
@@ -25,7 +25,7 @@ CREATE TABLE shard_owner (
 
 -- Counters. 'id' is taken in blocks (gaps are harmless); 'event' and 'ledger' are taken as the last step of the writing
 -- transaction, whose row lock makes number order commit order: without gaps, so a lost row can be proved.
-CREATE TABLE shard_sequence (
+CREATE TABLE IF NOT EXISTS shard_sequence (
   shard_id   SMALLINT UNSIGNED NOT NULL,
   name       VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   next_value BIGINT UNSIGNED   NOT NULL,
@@ -34,7 +34,7 @@ CREATE TABLE shard_sequence (
 
 -- What a customer agreed to. Period k runs from start_date + k intervals to start_date + (k+1) intervals, computed from the
 -- start each time, so that a 31st stays a 31st after February.
-CREATE TABLE subscription (
+CREATE TABLE IF NOT EXISTS subscription (
   shard_id        SMALLINT UNSIGNED NOT NULL,
   id              VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   customer_id     VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -57,7 +57,7 @@ CREATE TABLE subscription (
 );
 
 -- What is owed for one period. The unique key is what makes a second scheduler, or a second run, harmless.
-CREATE TABLE invoice (
+CREATE TABLE IF NOT EXISTS invoice (
   shard_id        SMALLINT UNSIGNED NOT NULL,
   id              BIGINT UNSIGNED   NOT NULL,
   subscription_id VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -77,7 +77,7 @@ CREATE TABLE invoice (
 
 -- The queue: narrow, and only for scheduling. due_at is when a ready job may be claimed, and when a processing job's lease
 -- ends; so one index serves the claim and the reaper (a second index for leases cost a quarter of the claim rate).
-CREATE TABLE billing_job (
+CREATE TABLE IF NOT EXISTS billing_job (
   shard_id        SMALLINT UNSIGNED NOT NULL,
   id              BIGINT UNSIGNED   NOT NULL,
   lane            TINYINT UNSIGNED  NOT NULL,      -- 0 renewals, 1 retries
@@ -103,7 +103,7 @@ CREATE TABLE billing_job (
 );
 
 -- One try at the provider. Written by the claiming transaction, before the provider can hear of it.
-CREATE TABLE payment_attempt (
+CREATE TABLE IF NOT EXISTS payment_attempt (
   shard_id        SMALLINT UNSIGNED NOT NULL,
   job_id          BIGINT UNSIGNED   NOT NULL,
   attempt_no      SMALLINT UNSIGNED NOT NULL,
@@ -121,7 +121,7 @@ CREATE TABLE payment_attempt (
 );
 
 -- Money, double entry, immutable: the application's user has no UPDATE or DELETE on it. An account is `kind:owner`.
-CREATE TABLE ledger_entry (
+CREATE TABLE IF NOT EXISTS ledger_entry (
   shard_id        SMALLINT UNSIGNED NOT NULL,
   id              BIGINT UNSIGNED   NOT NULL,      -- without gaps in its shard
   debit_account   VARCHAR(96)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -141,7 +141,7 @@ CREATE TABLE ledger_entry (
 
 -- Events, written with the change they tell of. Numbers without gaps; unsent ones are found by index, never by "id > last seen"
 -- (which skips late commits).
-CREATE TABLE outbox (
+CREATE TABLE IF NOT EXISTS outbox (
   shard_id        SMALLINT UNSIGNED NOT NULL,
   id              BIGINT UNSIGNED   NOT NULL,
   type            VARCHAR(63)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
