@@ -1,7 +1,7 @@
 """The drain benchmark: how fast due jobs go through claim, charge and settlement, all of it durable.
 
-The provider is an instant one in the process, so that what is measured is ours: the claimer as it runs in production, against
-databases that hold nothing else. Databases that were ever set up are refused.
+The provider is an instant one in the process, so that what is measured is ours, or the manifest's own over HTTP. The claimer is
+the one that runs in production, against databases that hold nothing else: those that were ever set up are refused.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from billing_shards import process, schema, telemetry
 from billing_shards.claimer import Claimer
 from billing_shards.db import Database, queries, translated
 from billing_shards.errors import InvalidInput
+from billing_shards.payments.gateway import PaymentGateway
 from billing_shards.payments.model import ChargeRequest, Found, NotFound, Outcome, Succeeded
 from billing_shards.run import set_up
 from billing_shards.settings import Manifest
@@ -44,20 +46,44 @@ class DrainReport:
     jobs_per_second: int
     claimer_cpu_us_per_job: int
     """CPU time of the claimer processes, start-up left out."""
+    claimer_memory_mb: int
+    """The largest resident set that any claimer process reached."""
 
 
-class InstantGateway:
-    """A provider that takes every charge at once, and counts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Used:
+    """What one claimer process used."""
 
-    name = "instant"
-    key_ttl_seconds = 86_400.0
+    cpu_seconds: float = 0.0
+    memory_mb: int = 0
 
-    def __init__(self, count: Callable[[], None]) -> None:
+
+class _Counting:
+    """A provider, and a count of the charges it answered."""
+
+    def __init__(self, gateway: PaymentGateway, count: Callable[[], None]) -> None:
+        self.name = gateway.name
+        self.key_ttl_seconds = gateway.key_ttl_seconds
+        self.find = gateway.find
+        self.close = gateway.close
+        self._gateway = gateway
         self._count = count
 
     async def charge(self, request: ChargeRequest) -> Outcome:
         """See `PaymentGateway`."""
+        outcome = await self._gateway.charge(request)
         self._count()
+        return outcome
+
+
+class InstantGateway:
+    """A provider that takes every charge at once."""
+
+    name = "instant"
+    key_ttl_seconds = 86_400.0
+
+    async def charge(self, request: ChargeRequest) -> Outcome:
+        """See `PaymentGateway`."""
         return Succeeded(provider_ref="ch_" + request.reference)
 
     async def find(self, reference: str) -> Found:  # noqa: ARG002
@@ -68,8 +94,10 @@ class InstantGateway:
         """See `PaymentGateway`."""
 
 
-def drain(manifest_path: Path, *, jobs: int, processes: int) -> DrainReport:
+def drain(manifest_path: Path, *, jobs: int, processes: int, over_http: bool = False) -> DrainReport:
     """Set up the manifest's databases, fill them with `jobs` due jobs and drain them with that many claimer processes.
+
+    `over_http`: charge through the manifest's provider, which must take every charge, instead of the instant one.
 
     Raises `InvalidInput` where a database was set up before, and all that opening one raises.
     """
@@ -79,7 +107,8 @@ def drain(manifest_path: Path, *, jobs: int, processes: int) -> DrainReport:
     counts = context.Array("L", processes, lock=True)
     ready, go, stop = context.Queue(), context.Event(), context.Event()
     workers = [
-        context.Process(target=_work, args=(manifest_path, number, counts, ready, go, stop)) for number in range(processes)
+        context.Process(target=_work, args=(manifest_path, over_http, number, counts, ready, go, stop))
+        for number in range(processes)
     ]
     for worker in workers:
         worker.start()
@@ -90,7 +119,7 @@ def drain(manifest_path: Path, *, jobs: int, processes: int) -> DrainReport:
     while sum(counts[:]) < jobs and all(worker.is_alive() for worker in workers):
         time.sleep(_LOOK_SECONDS)
     stop.set()
-    cpu_seconds = sum(ready.get(timeout=120) for _ in workers)
+    used: list[_Used] = [ready.get(timeout=120) for _ in workers]
     seconds = time.perf_counter() - start
     for worker in workers:
         worker.join()
@@ -102,7 +131,8 @@ def drain(manifest_path: Path, *, jobs: int, processes: int) -> DrainReport:
         jobs=jobs,
         seconds=round(seconds, 3),
         jobs_per_second=round(jobs / seconds),
-        claimer_cpu_us_per_job=round(cpu_seconds / jobs * 1e6),
+        claimer_cpu_us_per_job=round(sum(one.cpu_seconds for one in used) / jobs * 1e6),
+        claimer_memory_mb=max(one.memory_mb for one in used),
     )
 
 
@@ -150,25 +180,27 @@ def _verify(manifest: Manifest, jobs: int) -> None:
 
 def _work(
     manifest_path: Path,
+    over_http: bool,
     number: int,
     counts: SynchronizedArray[int],
-    ready: multiprocessing.Queue[float],
+    ready: multiprocessing.Queue[_Used],
     go: Event,
     stop: Event,
 ) -> None:
     telemetry.configure_logs("warning")
-    ready.put(asyncio.run(_drain_until(Manifest.read(manifest_path), number, counts, ready, go, stop)))
+    ready.put(asyncio.run(_drain_until(Manifest.read(manifest_path), over_http, number, counts, ready, go, stop)))
 
 
 async def _drain_until(
     manifest: Manifest,
+    over_http: bool,
     number: int,
     counts: SynchronizedArray[int],
-    ready: multiprocessing.Queue[float],
+    ready: multiprocessing.Queue[_Used],
     go: Event,
     stop: Event,
-) -> float:
-    """CPU seconds spent from `go` to the last settlement."""
+) -> _Used:
+    """Drain from `go` until `stop` and the last settlement."""
     shard_set = process.ShardSet(name=manifest.name, spec=manifest.spec, secrets=ManifestSecrets(manifest.secrets))
     router, renewals = process.router(shard_set, pool_size=4), process.router(shard_set, pool_size=1)
     slot: Any = counts.get_obj()  # each process writes its own slot alone: no lock
@@ -176,15 +208,18 @@ async def _drain_until(
     def count() -> None:
         slot[number] += 1
 
-    claimer = Claimer(manifest.spec, router, renewals, InstantGateway(count), range(manifest.spec.shard_count))
-    ready.put(0)
+    gateway = _Counting(process.gateway(shard_set) if over_http else InstantGateway(), count)
+    claimer = Claimer(manifest.spec, router, renewals, gateway, range(manifest.spec.shard_count))
+    ready.put(_Used())
     await asyncio.to_thread(go.wait)
     before = time.process_time()
     run = asyncio.create_task(claimer.run())
     await asyncio.to_thread(stop.wait)
     claimer.stop()
     await run
-    used = time.process_time() - before
+    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    used = _Used(cpu_seconds=time.process_time() - before, memory_mb=memory_mb)
+    await gateway.close()
     router.close()
     renewals.close()
     return used
