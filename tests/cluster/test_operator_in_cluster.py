@@ -39,15 +39,18 @@ class Installed:
     def edit(self, **changes: Any) -> None:
         self.namespace.shard_set(self.site.document(claimer=BY_FOUR, **changes))
 
-    def pods(self) -> dict[str, str]:
-        """The running pods' names by component and range."""
-        found: dict[str, str] = {}
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """The pods of the set that are not ending, by component and range."""
+        found: dict[str, dict[str, Any]] = {}
         for pod in self.namespace.all("Pod"):
             labels = pod["metadata"]["labels"]
             if "deletionTimestamp" not in pod["metadata"] and "billingshards.io/shards" in labels:
                 key = f"{labels['app.kubernetes.io/component']} {labels['billingshards.io/shards']}"
-                found[key] = pod["metadata"]["uid"]
+                found[key] = pod
         return found
+
+    def uids(self) -> dict[str, str]:
+        return {key: pod["metadata"]["uid"] for key, pod in self.pods().items()}
 
 
 @pytest.fixture(scope="module")
@@ -108,20 +111,20 @@ def test_a_wrong_password_is_named_and_its_correction_leads_to_ready(ready: Inst
 
 
 def test_pods_have_no_token_and_only_the_upgrade_had_the_owners_password(ready: Installed) -> None:
-    pods = {pod["metadata"]["labels"]["app.kubernetes.io/component"]: pod for pod in ready.namespace.all("Pod")}
-    for component in ("claimer", "housekeeper"):
-        spec = pods[component]["spec"]
+    pods = ready.pods()
+    for key in ("claimer 000-003", "housekeeper 000-007"):
+        spec = pods[key]["spec"]
         assert spec["automountServiceAccountToken"] is False
         assert not [volume for volume in spec["volumes"] if "projected" in volume]
         secrets = {volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume}
         assert secrets == {"app", "ca-a", "ca-b"}
-    name = pods["claimer"]["metadata"]["name"]
+    name = pods["claimer 000-003"]["metadata"]["name"]
     shown = ready.namespace.kubectl("exec", name, "--", "ls", "/etc/billing-shards/secrets")
     assert shown.split() == ["app", "ca-a", "ca-b"]
 
 
 def test_an_edit_is_ready_only_once_its_pods_are(ready: Installed) -> None:
-    before = ready.pods()
+    before = ready.uids()
     ready.edit(retry={"attemptsMax": 3})
     ready.wait_ready()
     found = ready.namespace.get("BillingShardSet", "main") or {}
@@ -129,20 +132,20 @@ def test_an_edit_is_ready_only_once_its_pods_are(ready: Installed) -> None:
     assert ready.namespace.condition("Ready")["status"] == "True"
     for name in ready.namespace.all("Deployment"):
         assert name["status"].get("updatedReplicas") == name["status"]["replicas"]
-    assert not set(before.values()) & set(ready.pods().values())
+    assert not set(before.values()) & set(ready.uids().values())
 
 
 def test_a_map_edit_and_a_pause_restart_no_pod(ready: Installed) -> None:
     ready.edit()
     ready.wait_ready()
     until(lambda: len(ready.pods()) == 3, "the old pods to go")
-    before = ready.pods()
+    before = ready.uids()
     everything_on_b = [{"from": 0, "to": 7, "database": "b"}]
     ready.edit(shardMap=everything_on_b, paused=True)
     until(lambda: "pendingPlan" in ready.namespace.status(), "the plan")
     ready.wait_ready()
     assert ready.namespace.reason("Progressing") == "PlanPending"
-    assert ready.pods() == before
+    assert ready.uids() == before
     assert owned_shards(ready.site) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 

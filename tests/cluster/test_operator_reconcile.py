@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import kopf
+import kubernetes
+import pytest
+
+from billing_shards.kube.api import KubeApi
+from billing_shards.kube.handlers import Handlers
+from billing_shards.kube.model import Release
+from billing_shards.kube.observe import Observer
+from billing_shards.kube.round import Rounds
+from hack.cluster import Cluster
 from hack.mysql import MySQLServer, wrong_ca
 from tests.cluster.operator_site import Namespace, OperatorProcess, owned_shards, rows, until
 from tests.mysql.shard_set import APPLICATION, OWNER, Site
@@ -301,3 +314,27 @@ def test_everything_belongs_to_the_resource(namespace: Namespace, site: Site) ->
         (owner,) = one["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["controller"]) == ("BillingShardSet", "main", True)
         assert "billing-shards" in {entry["manager"] for entry in one["metadata"]["managedFields"]}
+
+
+def test_the_probe_fails_where_a_resource_is_not_looked_at(cluster: Cluster, namespace: Namespace, site: Site) -> None:
+    """Handlers that Kopf does not call, as after a watch that died unnoticed."""
+    namespace.shard_set(site.document())
+    api = KubeApi(kubernetes.config.new_client_from_config(str(cluster.kubeconfig)))  # type: ignore[no-untyped-call]
+    with ThreadPoolExecutor(2) as pool:
+        rounds = Rounds(api, Observer(api, pool), Release(image="none", revision="0001"))
+        patient = Handlers(rounds, api, pool, (namespace.name,), overdue_seconds=600)
+        assert asyncio.run(patient.probe()) == 1
+        hasty = Handlers(rounds, api, pool, (namespace.name,), overdue_seconds=0)
+        with pytest.raises(kopf.PermanentError, match=f"{namespace.name}/main was not looked at"):
+            asyncio.run(hasty.probe())
+
+
+def test_an_api_server_that_does_not_answer_is_no_reason_to_restart(namespace: Namespace) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        configuration = kubernetes.client.Configuration(host=f"https://127.0.0.1:{silent.getsockname()[1]}")
+        configuration.retries = False
+        api = KubeApi(kubernetes.client.ApiClient(configuration))
+        with ThreadPoolExecutor(2) as pool:
+            rounds = Rounds(api, Observer(api, pool), Release(image="none", revision="0001"))
+            assert asyncio.run(Handlers(rounds, api, pool, (namespace.name,), overdue_seconds=0).probe()) == -1

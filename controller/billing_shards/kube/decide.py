@@ -48,7 +48,7 @@ SOON_SECONDS = 0.3
 BUSY_SECONDS = 2.0
 TROUBLED_SECONDS = 5.0
 CALM_SECONDS = 15.0
-JOB_RETRY_SECONDS = 120.0
+JOB_RETRY_SECONDS = 60.0
 
 
 def reconcile(desired: Desired, spec: ShardSetSpec, observed: Observed, release: Release, memory: Memory, now: float) -> Plan:

@@ -31,8 +31,7 @@ _RESOURCE = (API_GROUP, API_VERSION, names.PLURAL)
 _CANCEL_SECONDS = 10.0
 _PODS_GONE_WITHIN_SECONDS = 90.0
 _LOOK_AGAIN_SECONDS = 2.0
-OVERDUE_SECONDS = 180.0
-"""A resource not looked at for this long means that this process is not doing its work, whatever its health page says."""
+_OVERDUE_SECONDS = 180.0
 
 
 class _Resource:
@@ -48,8 +47,17 @@ class _Resource:
 class Handlers:
     """The handlers, bound to what they work with. Used from one event loop."""
 
-    def __init__(self, rounds: Rounds, api: KubeApi, pool: Executor, namespaces: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        rounds: Rounds,
+        api: KubeApi,
+        pool: Executor,
+        namespaces: tuple[str, ...],
+        overdue_seconds: float = _OVERDUE_SECONDS,
+    ) -> None:
+        """A resource not looked at for `overdue_seconds` means that this process does not do its work."""
         self._rounds = rounds
+        self._overdue_seconds = overdue_seconds
         self._api = api
         self._pool = pool
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
@@ -80,8 +88,10 @@ class Handlers:
             kept.wake.clear()
             kept.generation = body.metadata.get("generation", 0)
             async with kept.lock:
-                outcome = await self._run(self._rounds.run, namespace, name, uid, kept.memory)
-            self._looked_at[uid] = time.monotonic()
+                try:
+                    outcome = await self._run(self._rounds.run, namespace, name, uid, kept.memory)
+                finally:  # a round that raises is Kopf's to log and to repeat; only one that hangs is overdue
+                    self._looked_at[uid] = time.monotonic()
             if isinstance(outcome, Outcome):
                 kept.memory = outcome.memory
                 _post(body, outcome.events)
@@ -119,7 +129,7 @@ class Handlers:
             metadata = resource["metadata"]
             age = (datetime.now(UTC) - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds()
             since = self._looked_at.get(metadata["uid"], max(self._started, now - age))
-            if now - since > OVERDUE_SECONDS and "deletionTimestamp" not in metadata:
+            if now - since > self._overdue_seconds and "deletionTimestamp" not in metadata:
                 raise kopf.PermanentError(f"{metadata['namespace']}/{name(resource)} was not looked at for {now - since:.0f} s")
         return len(found)
 

@@ -129,7 +129,7 @@ def schema_job(
     pod = _pod(desired, release, "schema-upgrade", container, uses) | {"restartPolicy": "Never"}
     labels = names.labels(desired.name, "schema-upgrade") | {names.DATABASE_LABEL: database.name}
     job = {
-        "backoffLimit": 2,
+        "backoffLimit": 0,  # what failed is told at once; `decide` runs it again
         "activeDeadlineSeconds": _JOB_DEADLINE_SECONDS,
         "ttlSecondsAfterFinished": _JOB_TTL_SECONDS,
         "template": {"metadata": {"labels": labels}, "spec": pod},

@@ -54,7 +54,7 @@ class Rounds:
             try:
                 outcome, after = self._round(desired, memory)
                 metrics.ROUNDS.labels("done").inc()
-            except BillingShardsError as error:
+            except Exception as error:  # noqa: BLE001  logged with its traceback, and told in the status
                 outcome, after = self._failed(desired, error, memory)
                 metrics.ROUNDS.labels("failed").inc()
             self._write_status(desired, after)
@@ -70,11 +70,15 @@ class Rounds:
             memory = self._applier.do(desired, desired.spec, plan.actions, plan.memory)
         return Outcome(events=plan.events, memory=memory, again_seconds=plan.again_seconds), plan.status
 
-    def _failed(self, desired: Desired, error: BillingShardsError, memory: Memory) -> tuple[Outcome, Mapping[str, Any]]:
-        """Something was refused on the way: say so instead of leaving an old Ready standing, and try again."""
+    def _failed(self, desired: Desired, error: Exception, memory: Memory) -> tuple[Outcome, Mapping[str, Any]]:
+        """Something was refused on the way: say so instead of leaving an old Ready standing, and try again.
+
+        Only our own errors are told in their own words: what others say may repeat what they were given.
+        """
         _log.warning("round_failed", namespace=desired.namespace, shardset=desired.name, exc_info=True)
-        finding = Finding(reason="ReconcileFailed", message=str(error))
-        after = status.failed(desired, finding, time.time())
+        ours = isinstance(error, BillingShardsError)
+        message = str(error) if ours else f"internal error ({type(error).__name__}), see the operator's log"
+        after = status.failed(desired, Finding(reason="ReconcileFailed", message=message), time.time())
         events = status.events(desired.status, after)
         return Outcome(events=events, memory=memory, again_seconds=_RETRY_SECONDS), after
 
