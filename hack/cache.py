@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,7 @@ def build_once(target: Path, build: Callable[[Path], None]) -> Path:
         return target
     with locked(target.with_name(target.name + ".lock")):
         if not target.exists():
+            print(f"building {target.name}; this happens once", file=sys.stderr, flush=True)
             unfinished = target.with_name(target.name + ".unfinished")
             remove(unfinished)
             build(unfinished)

@@ -49,9 +49,7 @@ def test_a_plain_connection_is_refused(server: MySQLServer) -> None:
 
 
 def test_a_client_that_trusts_another_authority_refuses_the_server(server: MySQLServer, tmp_path: Path) -> None:
-    with pytest.raises(
-        pymysql.err.OperationalError, match=r"self-signed certificate in certificate chain|unable to get"
-    ):
+    with pytest.raises(pymysql.err.OperationalError, match=r"self-signed certificate in certificate chain|unable to get"):
         server.client(ssl=client_context(wrong_ca(tmp_path / "wrong.pem")))
 
 
