@@ -65,9 +65,11 @@ FROM subscription
 WHERE shard_id = %(shard)s
 
 -- name: due_periods
-SELECT id AS subscription, next_period AS period, next_invoice_at AS due_since
+-- A subscription that was imported or invoiced just now, with periods of long ago, is the scheduler's work and not forgotten.
+SELECT id AS subscription, next_period AS period, next_invoice_at AS due_since, updated_at AS untouched_since
 FROM subscription
 WHERE shard_id = %(shard)s AND next_invoice_at < NOW(6) - INTERVAL %(margin_seconds)s SECOND
+  AND updated_at < NOW(6) - INTERVAL %(margin_seconds)s SECOND
 
 -- name: invoice_subscription
 SELECT i.id AS invoice, i.subscription_id AS subscription
@@ -109,7 +111,7 @@ WHERE i.shard_id = %(shard)s
        OR e.credit <> CONCAT('revenue:', s.service))
 
 -- name: payment_success
-SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status, i.paid_at,
+SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status,
        COALESCE(a.successes, 0) AS succeeded_attempts
 FROM invoice AS i
 LEFT JOIN (
@@ -119,7 +121,7 @@ LEFT JOIN (
   WHERE t.shard_id = %(shard)s AND t.outcome = 1
   GROUP BY j.invoice_id) AS a ON a.invoice_id = i.id
 WHERE i.shard_id = %(shard)s
-  AND (COALESCE(a.successes, 0) <> (i.status = 2) OR (i.paid_at IS NOT NULL) <> (i.status = 2))
+  AND COALESCE(a.successes, 0) <> (i.status = 2)
 
 -- name: payment_entry
 SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status, COALESCE(e.entries, 0) AS entries,
@@ -219,10 +221,10 @@ WHERE j.shard_id = %(shard)s
   AND (j.lane NOT IN (0, 1) OR j.status > 5 OR i.status <> CASE j.status WHEN 2 THEN 2 WHEN 3 THEN 3 ELSE 1 END)
 
 -- name: leases
-SELECT id AS job, invoice_id AS invoice, due_at AS lease_ended, lease_token IS NOT NULL AS has_token
+SELECT id AS job, invoice_id AS invoice, due_at AS lease_ended, lease_token <> 0 AS has_token
 FROM billing_job
 WHERE shard_id = %(shard)s AND status = 1
-  AND (due_at < NOW(6) - INTERVAL %(margin_seconds)s SECOND OR lease_token IS NULL OR attempt_open = 0)
+  AND (due_at < NOW(6) - INTERVAL %(margin_seconds)s SECOND OR lease_token = 0 OR attempt_open = 0)
 
 -- name: attempt_job
 SELECT t.job_id AS job, t.attempt_no AS attempt, t.amount, t.currency

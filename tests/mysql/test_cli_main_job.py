@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -58,7 +58,8 @@ def running(manifest: Path, log: Path) -> Iterator[None]:
             process.kill()
 
 
-def wait_until_settled(manifest: Path, log: Path) -> None:
+def wait_until_settled(manifest: Path, log: Path, audit: Sequence[str | Path]) -> None:
+    """All that is seen on the way is whole as well: each shard is audited in one snapshot of it."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         shards: list[dict[str, Any]] = cli("status", "--json", "--manifest", manifest).json["shards"]
@@ -66,7 +67,8 @@ def wait_until_settled(manifest: Path, log: Path) -> None:
         if not any(left.values()):
             return
         assert time.monotonic() < deadline, f"{left}\n{log.read_text()}"
-        time.sleep(0.5)
+        ended = cli(*audit)
+        assert ended.code == ExitCode.OK, ended.out
 
 
 def charge_again(gateway: FakeGateway, charge: dict[str, Any]) -> None:
@@ -87,10 +89,10 @@ def test_all_that_was_imported_is_charged_once(shard_set: ShardSet, gateway: Fak
     )
     count = write_subscriptions(tmp_path / "subscriptions.csv")
     assert cli("import", tmp_path / "subscriptions.csv", "--manifest", manifest).code == ExitCode.OK
-    with running(manifest, tmp_path / "log"):
-        wait_until_settled(manifest, tmp_path / "log")
-
     audit = ("audit", "--provider-charges", f"{gateway.url}/v1/charges/export", "--manifest", manifest)
+    with running(manifest, tmp_path / "log"):
+        wait_until_settled(manifest, tmp_path / "log", audit)
+
     ended = cli(*audit, "--json")
     assert ended.code == ExitCode.OK, ended.out
     assert ended.json["rows"]["subscriptions"] == count

@@ -17,6 +17,8 @@ from typing import Any
 from billing_shards.audit.model import ProviderCharge
 from billing_shards.errors import InvalidInput
 
+Row = tuple[Any, ...]
+
 SUCCEEDED = "succeeded"
 _REFERENCE = re.compile(r"(0|[1-9][0-9]{0,4})/([1-9][0-9]{0,17})/([1-9][0-9]{0,4})")
 _BATCH = 5000
@@ -44,7 +46,7 @@ def read_charges(lines: Iterable[str | bytes]) -> Iterator[ProviderCharge]:
 def _charge(place: str, line: str | bytes) -> ProviderCharge:
     try:
         document = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(place, "is not JSON") from error
     if not isinstance(document, dict):
         raise InvalidInput(place, "is not a JSON object")
@@ -66,19 +68,14 @@ class ChargeList:
     """The list, sorted on disk. Safe to read from several threads."""
 
     def __init__(self, path: Path, charges: Iterable[ProviderCharge], shard_count: int) -> None:
-        """Write the list to a new file. Raises `InvalidInput` where a charge is listed twice."""
+        """Write the list to a new file. Raises `InvalidInput` where a charge is listed twice, or where there is no room."""
         self._path = path
         rows = (_row(charge, shard_count) for charge in charges)
-        with closing(sqlite3.connect(path)) as connection:
-            connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {_TABLE}")
-            while batch := list(islice(rows, _BATCH)):
-                connection.executemany(_INSERT, batch)
-            connection.execute("CREATE INDEX by_reference ON charge (shard, status, invoice, attempt)")
-            connection.commit()
-            twice = connection.execute(_LISTED_TWICE).fetchone()
-            if twice is not None:
-                raise InvalidInput("provider's charges: id", f"{twice[0]!r} is listed twice")
-            self.succeeded: int = connection.execute(_COUNT, (SUCCEEDED,)).fetchone()[0]
+        try:
+            with closing(sqlite3.connect(path)) as connection:
+                self.succeeded = _fill(connection, rows)
+        except sqlite3.OperationalError as error:
+            raise InvalidInput("provider's charges", f"cannot be kept in {path.parent} ({error}): set TMPDIR") from error
 
     def of_shard(self, shard: int | None) -> Iterator[ProviderCharge]:
         """Succeeded charges in the order of (invoice, attempt); of None: those whose reference is none of ours."""
@@ -87,7 +84,21 @@ class ChargeList:
                 yield ProviderCharge(id=row[0], reference=row[1], status=row[2], amount=row[3], currency=row[4])
 
 
-def _row(charge: ProviderCharge, shard_count: int) -> tuple[Any, ...]:
+def _fill(connection: sqlite3.Connection, rows: Iterator[Row]) -> int:
+    """The number of succeeded charges."""
+    connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {_TABLE}")
+    while batch := list(islice(rows, _BATCH)):
+        connection.executemany(_INSERT, batch)
+    connection.execute("CREATE INDEX by_reference ON charge (shard, status, invoice, attempt)")
+    connection.commit()
+    twice = connection.execute(_LISTED_TWICE).fetchone()
+    if twice is not None:
+        raise InvalidInput("provider's charges: id", f"{twice[0]!r} is listed twice")
+    succeeded: int = connection.execute(_COUNT, (SUCCEEDED,)).fetchone()[0]
+    return succeeded
+
+
+def _row(charge: ProviderCharge, shard_count: int) -> Row:
     match = _REFERENCE.fullmatch(charge.reference)
     place: tuple[int | None, ...] = (None, None, None)
     if match is not None and int(match[1]) < shard_count:

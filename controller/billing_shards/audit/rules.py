@@ -11,7 +11,7 @@ from billing_shards.audit.model import Rule
 ONE_OWNER = Rule(name="one_owner", says="each shard has exactly one owner over all databases")
 ROWS_ON_OWNER = Rule(name="rows_on_owner", says="rows of a shard are only on its owner")
 NEXT_INVOICE = Rule(name="next_invoice", says="a subscription's next invoice is due when its next period begins")
-DUE_PERIODS = Rule(name="due_periods", says="every period that has begun has its invoice")
+DUE_PERIODS = Rule(name="due_periods", says="no period that has begun waits long for its invoice")
 LEDGER_ZERO = Rule(name="ledger_zero", says="receivables, revenue and clearing sum to zero in each currency")
 CHARGE_ATTEMPT = Rule(name="charge_attempt", says="each charge at the provider matches one attempt, its amount and currency")
 DOUBLE_CHARGES = Rule(name="double_charges", says="no invoice was charged twice at the provider")

@@ -203,15 +203,17 @@ def run_bench(
     ],
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Due jobs to fill in.")] = 100_000,
     processes: Annotated[int, typer.Option(min=1, metavar="N", help="Claimers that drain them.")] = 2,
+    over_http: Annotated[bool, typer.Option("--over-http", help="Charge through the provider of the manifest.")] = False,
 ) -> int:
     """Measure how fast due jobs are drained.
 
-    The databases of the manifest, which must be empty, are filled with due jobs, and drained durably with an instant provider.
+    The databases of the manifest, which must be empty, are filled with due jobs, and drained durably, charging at an instant
+    provider.
     The last line is the result as JSON.
     """
     from billing_shards import bench
 
-    typer.echo(bench.as_json(bench.drain(manifest, jobs=jobs, processes=processes)))
+    typer.echo(bench.as_json(bench.drain(manifest, jobs=jobs, processes=processes, over_http=over_http)))
     return ExitCode.OK
 
 
@@ -229,9 +231,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BillingShardsError as error:
         _print_error(str(error))
         return code_of(error)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return ExitCode.OK
     except Exception:  # noqa: BLE001 - 1 would say that an audit found problems
         traceback.print_exc()
         return ExitCode.CRASHED

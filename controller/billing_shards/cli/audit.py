@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,15 @@ _BLOCK = 1 << 16
 def run(source: Source, provider_charges: str | None, *, margin_seconds: int, examples_max: int, as_json: bool) -> int:
     """Audit, print the report, and tell by the exit code whether it is clean."""
     with source.router() as router, output.progress("shards") as on_progress:
-        listed_at: datetime | None = server_time(router) if _is_url(provider_charges) else None
-        with _charges(source, provider_charges) as charges:
-            report = audit(
-                router,
-                source.spec,
-                provider_charges=charges,
-                listed_at=listed_at,
-                on_progress=on_progress,
-                margin_seconds=margin_seconds,
-                examples_max=examples_max,
-            )
+        report = audit(
+            router,
+            source.spec,
+            provider_charges=None if provider_charges is None else _charges(source, provider_charges),
+            listed_at=server_time(router) if provider_charges is not None and _is_url(provider_charges) else None,
+            on_progress=on_progress,
+            margin_seconds=margin_seconds,
+            examples_max=examples_max,
+        )
     if as_json:
         output.print_json(document(report))
     else:
@@ -47,27 +44,29 @@ def run(source: Source, provider_charges: str | None, *, margin_seconds: int, ex
     return ExitCode.OK if report.clean else ExitCode.PROBLEMS
 
 
-def _is_url(place: str | None) -> bool:
-    return place is not None and place.startswith(("http://", "https://"))
+def _is_url(place: str) -> bool:
+    return place.startswith(("http://", "https://"))
+
+
+def _charges(source: Source, place: str) -> Iterator[ProviderCharge]:
+    """The provider's list, read as it is asked for."""
+    try:
+        with _opened(source, place) as lines:
+            yield from read_charges(lines)
+    except (OSError, HTTPException, ValueError) as error:
+        raise InvalidInput(_OPTION, f"{place} cannot be read ({error or type(error).__name__})") from error
 
 
 @contextmanager
-def _charges(source: Source, place: str | None) -> Iterator[Iterator[ProviderCharge] | None]:
-    """The provider's list, read as it is asked for."""
-    if place is None:
-        yield None
-        return
-    try:
-        if place == "-":
-            yield read_charges(sys.stdin.buffer)
-        elif _is_url(place):
-            with urllib.request.urlopen(_request(source, place), timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - HTTP alone
-                yield read_charges(_lines(answer))
-        else:
-            with Path(place).open("rb") as lines:
-                yield read_charges(lines)
-    except (OSError, HTTPException, ValueError) as error:
-        raise InvalidInput(_OPTION, f"{place} cannot be read ({error or type(error).__name__})") from error
+def _opened(source: Source, place: str) -> Iterator[Iterable[bytes]]:
+    if place == "-":
+        yield sys.stdin.buffer
+    elif _is_url(place):
+        with urllib.request.urlopen(_request(source, place), timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - HTTP alone
+            yield _lines(answer)
+    else:
+        with Path(place).open("rb") as file:
+            yield file
 
 
 def _request(source: Source, url: str) -> urllib.request.Request:

@@ -159,8 +159,6 @@ def _past(facts: Facts) -> Iterator[Happening]:
         yield Happening(at=attempt["created_at"], what=f"{number} begun", details=f"provider {attempt['provider']}")
         if attempt["finished_at"] is not None:
             yield Happening(at=attempt["finished_at"], what=f"{number} {_outcome(attempt)}", details=_told(attempt))
-    if invoice["paid_at"] is not None:
-        yield Happening(at=invoice["paid_at"], what="invoice paid", details="")
     for entry in facts.entries:
         details = f"{entry['debit_account']} → {entry['credit_account']} {format_amount(entry['amount'], entry['currency'])}"
         yield Happening(at=entry["created_at"], what=f"ledger entry {entry['id']}", details=details)
