@@ -61,7 +61,7 @@ def main() -> None:
 def _raw_flow(mysql: MySQLServer, options: argparse.Namespace) -> float:
     words = {"host": mysql.host, "port": mysql.port, "password": mysql.root_password}
     words |= {name: getattr(options, name) for name in ("processes", "batch", "jobs", "shards")}
-    command = [sys.executable, str(_FLOOR), *(word for name, value in words.items() for word in (f"--{name}", str(value)))]
+    command = [sys.executable, str(_FLOOR), *(f"--{name}={value}" for name, value in words.items())]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return float(answer["jobs_per_s"])
 

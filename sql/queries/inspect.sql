@@ -26,14 +26,14 @@ GROUP BY shard_id
 
 -- name: invoice
 SELECT i.shard_id, i.id, i.subscription_id, i.charge_type, i.period_start, i.period_end, i.amount, i.currency, i.status,
-       i.due_at, i.issued_at, i.paid_at, NOW(6) AS now
+       i.due_at, i.issued_at, NOW(6) AS now
 FROM invoice AS i
 WHERE i.shard_id = %(shard)s AND i.id = %(id)s
 
 -- name: invoice_of_day
 -- The latest one, or the one whose period holds the day.
 SELECT i.shard_id, i.id, i.subscription_id, i.charge_type, i.period_start, i.period_end, i.amount, i.currency, i.status,
-       i.due_at, i.issued_at, i.paid_at, NOW(6) AS now
+       i.due_at, i.issued_at, NOW(6) AS now
 FROM invoice AS i
 WHERE i.shard_id = %(shard)s AND i.subscription_id = %(subscription)s AND i.charge_type = 1
   AND i.period_start <= COALESCE(%(day)s, i.period_start) AND i.period_end > COALESCE(%(day)s, i.period_start)

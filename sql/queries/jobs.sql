@@ -100,7 +100,7 @@ FOR UPDATE SKIP LOCKED
 -- name: reap
 -- Each job waits its own share of the jitter, so that a batch that kills its worker does not come back as one.
 UPDATE billing_job FORCE INDEX (PRIMARY)
-SET status = %(status)s, lease_token = NULL, lost_leases = lost_leases + 1,
+SET status = %(status)s, lease_token = 0, lost_leases = lost_leases + 1,
     due_at = NOW(6) + INTERVAL FLOOR(RAND() * %(jitter_seconds)s * 1000000) MICROSECOND, updated_at = NOW(6)
 WHERE shard_id = %(shard)s AND id IN %(ids)s AND status = 1 AND due_at < NOW(6)
 

@@ -13,7 +13,7 @@ SET a.outcome = r.outcome, a.provider_ref = COALESCE(r.provider_ref, a.provider_
     a.finished_at = IF(r.finished, NOW(6), NULL)
 
 -- name: pay_invoices
-UPDATE invoice FORCE INDEX (PRIMARY) SET status = 2, paid_at = NOW(6)
+UPDATE invoice FORCE INDEX (PRIMARY) SET status = 2
 WHERE shard_id = %(shard)s AND id IN %(ids)s AND status = 1
 
 -- name: give_up_invoices

@@ -66,10 +66,9 @@ CREATE TABLE IF NOT EXISTS invoice (
   period_end      DATE         NOT NULL,           -- the first day after it
   amount          BIGINT       NOT NULL,
   currency        CHAR(3)      CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-  status          TINYINT UNSIGNED  NOT NULL,      -- 1 open, 2 paid, 3 uncollectible, 4 void
+  status          TINYINT UNSIGNED  NOT NULL,      -- 1 open, 2 paid, 3 uncollectible, 4 void; when: its ledger entry tells
   due_at          DATETIME(6)  NOT NULL,
   issued_at       DATETIME(6)  NOT NULL,
-  paid_at         DATETIME(6)  NULL,
   PRIMARY KEY (shard_id, id),
   UNIQUE KEY period (shard_id, subscription_id, charge_type, period_start),
   CHECK (amount > 0), CHECK (status BETWEEN 1 AND 4), CHECK (period_start < period_end)
@@ -92,7 +91,8 @@ CREATE TABLE IF NOT EXISTS billing_job (
   attempt_open    TINYINT UNSIGNED  NOT NULL DEFAULT 0,  -- 1: attempt attempt_no has no known outcome; no new one may begin
   checks          TINYINT UNSIGNED  NOT NULL DEFAULT 0,  -- looks at the open attempt so far
   lost_leases     TINYINT UNSIGNED  NOT NULL DEFAULT 0,  -- workers lost since the last outcome
-  lease_token     BIGINT UNSIGNED   NULL,          -- of the claim that holds it, or that finished it last: the proof of who did
+  lease_token     BIGINT UNSIGNED   NOT NULL DEFAULT 0,  -- of the claim that holds it, or that finished it last: the proof of who
+                                                   -- did; 0: none. NULL would make the row grow at each claim, a delete and an insert
   idempotency_key BINARY(32)   NOT NULL,           -- SHA-256 of subscription, period start, charge type
   grace_until     DATETIME(6)  NOT NULL,           -- no attempt begins after this
   created_at      DATETIME(6)  NOT NULL,

@@ -146,7 +146,7 @@ def test_the_reaper_takes_back_only_expired_leases_and_delays_them(shard_set: Sh
     assert reap_all(shard_set) == 1
     assert reap_all(shard_set) == 0
     row = status(shard_set, lost)
-    assert (row.status, row.lease_token, row.lost_leases, row.attempt_open) == (Status.READY, None, 1, 1)
+    assert (row.status, row.lease_token, row.lost_leases, row.attempt_open) == (Status.READY, 0, 1, 1)
     assert 0 <= row.due_in <= 5
     assert status(shard_set, kept).status == Status.PROCESSING
 
