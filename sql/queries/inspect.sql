@@ -59,11 +59,11 @@ ORDER BY attempt_no
 
 -- name: entries
 SELECT id, debit_account, credit_account, amount, currency, kind, created_at
-FROM ledger_entry
+FROM ledger_entry FORCE INDEX (debit)
 WHERE shard_id = %(shard)s AND debit_account = %(account)s AND invoice_id = %(invoice)s
 UNION ALL
 SELECT id, debit_account, credit_account, amount, currency, kind, created_at
-FROM ledger_entry
+FROM ledger_entry FORCE INDEX (credit)
 WHERE shard_id = %(shard)s AND credit_account = %(account)s AND invoice_id = %(invoice)s
 ORDER BY id
 

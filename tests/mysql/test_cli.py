@@ -21,6 +21,7 @@ from sqlalchemy import event
 
 from billing_shards.cli import invoice
 from billing_shards.cli.codes import ExitCode
+from billing_shards.db import queries
 from billing_shards.jobs import store
 from billing_shards.jobs.model import Lane
 from billing_shards.payments.model import DeclineClass, Declined, Outcome, Succeeded
@@ -278,13 +279,13 @@ def test_a_long_story_takes_no_more_queries_than_a_short_one(shard_set: ShardSet
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         asked.append(statement)
 
-    def queries() -> int:
+    def count_queries() -> int:
         asked.clear()
         assert invoice.read(shard_set.router, invoice.parse("sub-1@2024-01-31", 8)) is not None
         return len(asked)
 
     event.listen(database.engine, "before_cursor_execute", note)
-    short = queries()
+    short = count_queries()
     number = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) "
     shard_set.change(
         job.shard,
@@ -299,11 +300,40 @@ def test_a_long_story_takes_no_more_queries_than_a_short_one(shard_set: ShardSet
         " NOW(6) FROM n",
         job=job.job,
     )
-    assert queries() == short == 6
+    assert count_queries() == short == 6
     found = invoice.read(shard_set.router, invoice.parse("sub-1@2024-01-31", 8))
     assert found is not None
     assert len(found.attempts) == 500
     assert sum("declined" in one.what for one in invoice.story(found)) == 500
+
+
+def test_the_story_is_found_by_index(shard_set: ShardSet) -> None:
+    job = shard_set.add_due_job("sub-1")
+    inspect = queries("inspect")
+    params = {
+        "subscription": "sub-1",
+        "day": None,
+        "id": job.invoice,
+        "key": job.key,
+        "job": job.job,
+        "account": "receivable:sub-1",
+    }
+    used = {
+        name: [
+            row["key"]
+            for row in shard_set.explain(job.shard, getattr(inspect, name), invoice=job.invoice, **params)
+            if row["table"]
+        ]
+        for name in ("invoice", "invoice_of_day", "subscription", "job", "attempts", "entries")
+    }
+    assert {name: keys for name, keys in used.items() if name != "entries"} == {
+        "invoice": ["PRIMARY"],
+        "invoice_of_day": ["period"],
+        "subscription": ["PRIMARY"],
+        "job": ["idempotency"],
+        "attempts": ["PRIMARY"],
+    }
+    assert used["entries"][:2] == ["debit", "credit"]
 
 
 # audit
