@@ -94,7 +94,7 @@ class Namespace:
         self.cluster.kubectl("delete", "namespace", self.name, "--wait=false")
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
-        return self.cluster.kubectl(*words, "--namespace", self.name, stdin=stdin)
+        return self.cluster.kubectl(words[0], "--namespace", self.name, *words[1:], stdin=stdin)
 
     def apply(self, manifest: dict[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", **manifest}))

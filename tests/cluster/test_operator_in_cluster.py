@@ -5,7 +5,6 @@ One installation serves all tests of this file; each leaves the set Ready.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +84,8 @@ def ready(installed: Installed) -> Installed:
         assert "database a: schema upgrade failed" in failed["message"]
         assert "spec.databases[0].schemaSecret" in failed["message"]
         assert "access denied" in failed["message"]
-        assert "sentinel" not in json.dumps(installed.namespace.status())
+        kinds = "bss,configmaps,deployments,jobs,pods,events"
+        assert "sentinel-of" not in installed.namespace.kubectl("get", kinds, "--output=yaml")
         installed.namespace.secret("schema", username=OWNER.username, password=OWNER.password)
         installed.wait_ready()
     return installed
