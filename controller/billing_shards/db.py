@@ -7,10 +7,11 @@ taken without a restart.
 
 from __future__ import annotations
 
+import json
 import re
 import ssl
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
+import pymysql.converters
 from pymysql.constants import CLIENT, CR, ER
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
@@ -28,8 +30,10 @@ from billing_shards.settings import Credentials, DatabaseSpec
 SQL = Path(__file__).parent / "sql"
 
 # Server-side waits are short: a transaction that meets a lock is better rolled back and run again than kept waiting.
+# Strict: a value that does not fit is an error, never clipped. Naming the mode also keeps backslashes escapes (see `Rows`).
 _SESSION = (
     "SET SESSION transaction_isolation = 'READ-COMMITTED', time_zone = '+00:00',"
+    " sql_mode = 'STRICT_ALL_TABLES,ONLY_FULL_GROUP_BY,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO',"
     " innodb_lock_wait_timeout = 10, lock_wait_timeout = 30"
 )
 _CONNECT_SECONDS = 5
@@ -70,6 +74,27 @@ _GONE = frozenset(
 )
 
 
+class Rows:
+    """Rows (lists or tuples of JSON's values) as one parameter of a query, which reads them with JSON_TABLE.
+
+    The query's text never changes, and 500 rows are one literal. PyMySQL escapes text character by character; JSON's text is
+    plain ASCII, so only backslash and quote need it: a seventh of the claimer's time saved.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._rows = rows
+
+    def literal(self) -> str:
+        """The rows as a SQL string literal."""
+        text = json.dumps(self._rows, separators=(",", ":"))
+        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_CONVERSIONS: dict[Any, Any] = {**pymysql.converters.conversions, Rows: lambda rows, _: rows.literal()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
     """One MySQL instance of a BillingShardSet, by its name there."""
@@ -88,10 +113,12 @@ def open_database(
     *,
     ca: Callable[[], str | None] = lambda: None,
     pool_size: int = 5,
+    answer_seconds: int = _ANSWER_SECONDS,
 ) -> Database:
     """A pool of connections that is filled as it is used; nothing is connected yet.
 
-    `ca` gives PEM text, or None for the system's trust store. At most `pool_size` connections are open.
+    `ca` gives PEM text, or None for the system's trust store. At most `pool_size` connections are open. One that gives no
+    answer for `answer_seconds` is given up.
     """
 
     def connect() -> pymysql.Connection[Any]:
@@ -105,11 +132,12 @@ def open_database(
                 password=who.password.encode(),  # of a str, PyMySQL would send Latin-1
                 database=spec.database,
                 charset="utf8mb4",
+                conv=_CONVERSIONS,
                 client_flag=CLIENT.FOUND_ROWS,  # a row set to the value it had counts as found
                 init_command=_SESSION,
                 connect_timeout=_CONNECT_SECONDS,
-                read_timeout=_ANSWER_SECONDS,
-                write_timeout=_ANSWER_SECONDS,
+                read_timeout=answer_seconds,
+                write_timeout=answer_seconds,
                 **tls,
             )
 

@@ -11,8 +11,10 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from billing_shards.db import error_code, open_database, translated
 from billing_shards.errors import DatabaseError
 from billing_shards.kube.api import KubeApi
+from billing_shards.kube.databases import ANSWER_SECONDS
 from billing_shards.kube.model import Action, Apply, Create, Delete, Desired, Initialise, Key, Memory
-from billing_shards.kube.observe import Observer, version_of
+from billing_shards.kube.objects import version_of
+from billing_shards.kube.observe import Observer
 from billing_shards.settings import ShardSetSpec
 from billing_shards.shards import shardset, store
 
@@ -57,6 +59,7 @@ class Applier:
             lambda: shardset.credentials(chosen, secrets),
             ca=lambda: None if authority is None else secrets.value(authority.name, "ca.crt"),
             pool_size=1,
+            answer_seconds=ANSWER_SECONDS,
         )
         try:
             with translated(chosen.name), database.engine.connect() as connection:

@@ -22,7 +22,7 @@ from billing_shards.errors import KubernetesError
 from billing_shards.kube import names
 from billing_shards.kube.api import KubeApi
 from billing_shards.kube.model import Event, EventType, Memory
-from billing_shards.kube.observe import name
+from billing_shards.kube.objects import name
 from billing_shards.kube.round import Outcome, Rounds
 from billing_shards.settings import API_GROUP, API_VERSION, KIND
 

@@ -18,7 +18,8 @@ from billing_shards.kube import decide, metrics, names, status
 from billing_shards.kube.api import KubeApi
 from billing_shards.kube.apply import Applier
 from billing_shards.kube.model import Desired, Event, Finding, Manifest, Memory, Release
-from billing_shards.kube.observe import Observer, desired_of, name
+from billing_shards.kube.objects import name
+from billing_shards.kube.observe import Observer, desired_of
 from billing_shards.settings import API_GROUP, API_VERSION, KIND
 
 _log = structlog.get_logger(__name__)
