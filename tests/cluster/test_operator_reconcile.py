@@ -93,19 +93,25 @@ def test_killed_between_two_databases_it_goes_on_with_what_it_had_chosen(
     assert namespace.status()["pendingPlan"]["moves"] == [{"from": 0, "to": 3, "source": "a", "target": "b"}]
 
 
-def test_of_two_resources_the_broken_one_does_not_stop_the_other(make_namespace: Callable[[], Namespace], site: Site) -> None:
+def test_of_two_resources_the_broken_one_does_not_stop_the_other(
+    cluster: Cluster, make_namespace: Callable[[], Namespace], site: Site
+) -> None:
+    """Its database a accepts connections and then says nothing, and a Secret of its is missing."""
     broken, sound = make_namespace(), make_namespace()
-    document = site.document()
-    document["databases"][0] |= {"host": "192.0.2.1", "port": 3306}
-    broken.secrets(site, without=["schema"])
-    broken.shard_set(document)
-    sound.secrets(site)
-    sound.shard_set(site.document())
-    sound.until_placed()
-    message = broken.until_reason("Degraded", "SecretMissing")["message"]
-    assert "spec.databases[0].schemaSecret: Secret schema is missing" in message
-    assert "database a: not reachable" in broken.condition("DatabasesReachable")["message"]
-    assert broken.names("Deployment") == set()
+    with socket.socket() as silent:
+        silent.bind((cluster.host_address, 0))
+        silent.listen()
+        document = site.document()
+        document["databases"][0] |= {"host": cluster.host_address, "port": silent.getsockname()[1]}
+        broken.secrets(site, without=["schema"])
+        broken.shard_set(document)
+        sound.secrets(site)
+        sound.shard_set(site.document())
+        sound.until_placed()
+        message = broken.until_reason("Degraded", "SecretMissing")["message"]
+        assert "spec.databases[0].schemaSecret: Secret schema is missing" in message
+        assert "database a: not reachable" in broken.condition("DatabasesReachable")["message"]
+        assert broken.names("Deployment") == set()
 
 
 def test_an_edited_map_is_shown_as_a_plan_and_not_acted_upon(namespace: Namespace, site: Site) -> None:
