@@ -20,7 +20,7 @@ from typing import Any
 
 from billing_shards import process, schema, telemetry
 from billing_shards.claimer import Claimer
-from billing_shards.db import Database, queries, translated
+from billing_shards.db import Database, Rows, queries, translated
 from billing_shards.errors import InvalidInput
 from billing_shards.payments.gateway import PaymentGateway
 from billing_shards.payments.model import ChargeRequest, Found, NotFound, Outcome, Succeeded
@@ -158,7 +158,7 @@ def _fill_database(database: Database, shards: list[int], jobs: int) -> None:
     with translated(database.name), database.engine.connect() as connection:
         connection.exec_driver_sql("SET SESSION cte_max_recursion_depth = 1000000")
         for first in range(0, jobs, _FILL_BATCH):
-            params = {"first": first, "count": min(_FILL_BATCH, jobs - first), "shards": json.dumps(shards)}
+            params = {"first": first, "count": min(_FILL_BATCH, jobs - first), "shards": Rows(shards)}
             for query in (_q.fill_invoices, _q.fill_jobs):
                 connection.exec_driver_sql(query, params)
             connection.commit()

@@ -9,7 +9,7 @@ GROUP BY shard_id, lane
 
 -- name: claim_candidates
 SELECT id, subscription_id, invoice_id, amount, currency, payment_method, idempotency_key, attempt_no, attempt_open, checks,
-       grace_until
+       TIMESTAMPDIFF(SECOND, NOW(6), grace_until)
 FROM billing_job FORCE INDEX (claim)
 WHERE shard_id = %(shard)s AND lane = %(lane)s AND status = 0 AND due_at <= NOW(6)
 ORDER BY due_at, id

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
+from billing_shards.db import Rows
 from billing_shards.jobs import store
 from billing_shards.jobs.model import Job, Lane, Status, attempt_key
 from billing_shards.payments.reap import reap
@@ -259,3 +262,13 @@ def test_the_transaction_knows_what_it_touched(shard_set: ShardSet) -> None:
     expire(shard_set, job)
     shard_set.router.run(3, body)
     assert touched == [("billing_job", [(due.job,)])]
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "it's", 'say "no"', "back\\slash", "\\'; DROP TABLE x; --", "tab\tline\n\x00", "ümläut ✓ 𝄞"]
+)
+def test_rows_reach_the_server_as_they_are(shard_set: ShardSet, text: str) -> None:
+    query = "SELECT r.id, r.word FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id INT PATH '$[0]', word TEXT PATH '$[1]')) AS r"
+    with shard_set.router.read(3) as connection:
+        found = connection.exec_driver_sql(query, {"rows": Rows([(1, text), (2, None)])}).all()
+    assert [tuple(row) for row in found] == [(1, text), (2, None)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import pytest
 
@@ -75,7 +74,7 @@ def job(*, resumed: bool, age: float = 0, attempt_no: int = 2) -> Job:
         checks=0,
         resumed=resumed,
         attempt_age=age,
-        grace_until=datetime(2026, 1, 1, tzinfo=UTC),
+        grace_seconds=86_400,
         token=9,
     )
 

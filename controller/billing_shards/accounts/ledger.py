@@ -7,12 +7,11 @@ is the sum of their entries.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from billing_shards.db import queries
+from billing_shards.db import Rows, queries
 from billing_shards.shards.transactions import ShardTransaction
 
 _q = queries("ledger")
@@ -78,4 +77,4 @@ def book(transaction: ShardTransaction, first: int, entries: Sequence[Entry]) ->
         for number, e in enumerate(entries, first)
     ]
     keys = [(row[0],) for row in rows]
-    transaction.write(_q.insert_entries, {"rows": json.dumps(rows)}, table="ledger_entry", keys=keys)
+    transaction.write(_q.insert_entries, {"rows": Rows(rows)}, table="ledger_entry", keys=keys)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -11,7 +10,7 @@ from sqlalchemy import Connection
 
 from billing_shards.billing.model import RECURRING, Due, Invoice, Plan, Subscription
 from billing_shards.billing.periods import Interval, Unit, begins_at
-from billing_shards.db import queries
+from billing_shards.db import Rows, queries
 from billing_shards.shards.transactions import ShardTransaction
 
 _q = queries("billing")
@@ -43,7 +42,7 @@ def insert_invoices(transaction: ShardTransaction, first: int, invoices: Sequenc
         )
         for number, i in numbered.items()
     ]
-    params = {"rows": json.dumps(rows), "charge_type": RECURRING, "now": transaction.now}
+    params = {"rows": Rows(rows), "charge_type": RECURRING, "now": transaction.now}
     transaction.write(_q.insert_invoices, params, table="invoice", keys=[(number,) for number in numbered])
     found = transaction.read(_q.inserted_invoices, {"first": first, "last": first + len(invoices) - 1})
     return {row[0]: numbered[row[0]] for row in found}
@@ -65,14 +64,14 @@ def insert_jobs(transaction: ShardTransaction, first: int, invoices: Mapping[int
         )
         for job, (invoice, i) in enumerate(invoices.items(), first)
     ]
-    params = {"rows": json.dumps(rows), "now": transaction.now}
+    params = {"rows": Rows(rows), "now": transaction.now}
     transaction.write(_q.insert_jobs, params, table="billing_job", keys=[(row[0],) for row in rows])
 
 
 def advance(transaction: ShardTransaction, plans: Sequence[Plan]) -> None:
     """Note how far each subscription is invoiced."""
     rows = [(plan.subscription, plan.next_period, _text(plan.next_invoice_at)) for plan in plans]
-    params = {"rows": json.dumps(rows), "now": transaction.now}
+    params = {"rows": Rows(rows), "now": transaction.now}
     transaction.write(_q.advance_subscriptions, params, table="subscription", keys=[(row[0],) for row in rows])
 
 
@@ -83,14 +82,14 @@ def is_committed(connection: Connection, shard: int, invoice: int) -> bool:
 
 def agreed(connection: Connection, ids: Sequence[tuple[int, str]]) -> dict[str, Subscription]:
     """Those of the subscriptions (shard and id) that the database has, by id."""
-    rows = connection.exec_driver_sql(_q.agreed_terms, {"ids": json.dumps(ids)})
+    rows = connection.exec_driver_sql(_q.agreed_terms, {"ids": Rows(ids)})
     return {row[0]: _subscription(row) for row in rows}
 
 
 def agreed_in(transaction: ShardTransaction, ids: Sequence[str]) -> dict[str, Subscription]:
     """`agreed` of the transaction's own shard."""
     keys = [(transaction.shard, id_) for id_ in ids]
-    return {row[0]: _subscription(row) for row in transaction.read(_q.agreed_terms, {"ids": json.dumps(keys)})}
+    return {row[0]: _subscription(row) for row in transaction.read(_q.agreed_terms, {"ids": Rows(keys)})}
 
 
 def insert_subscriptions(transaction: ShardTransaction, subscriptions: Sequence[Subscription]) -> None:
@@ -111,7 +110,7 @@ def insert_subscriptions(transaction: ShardTransaction, subscriptions: Sequence[
         )
         for s in subscriptions
     ]
-    params = {"rows": json.dumps(rows), "now": transaction.now}
+    params = {"rows": Rows(rows), "now": transaction.now}
     transaction.write(_q.insert_subscriptions, params, table="subscription", keys=[(row[0],) for row in rows])
 
 

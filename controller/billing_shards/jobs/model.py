@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from enum import IntEnum
 
 
@@ -48,7 +48,8 @@ class Job:
     """The attempt was opened by an earlier claim, and its outcome is unknown: it must be resolved, never begun anew."""
     attempt_age: float
     """Seconds since the attempt was opened, by the server's clock; 0 where it is new."""
-    grace_until: datetime
+    grace_seconds: int
+    """Left, at the time of the claim, for attempts to begin in; negative where it is over."""
     token: int
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from billing_shards import telemetry
-from billing_shards.db import queries
+from billing_shards.db import Rows, queries
 from billing_shards.jobs.model import Job, Lane, Status, attempt_key
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
@@ -126,7 +125,7 @@ def _job(shard: int, lane: Lane, token: int, row: Sequence[Any], ages: dict[int,
         checks=row[9],
         resumed=resumed,
         attempt_age=ages.get(row[0], 0.0),
-        grace_until=row[10],
+        grace_seconds=row[10],
         token=token,
     )
 
@@ -135,7 +134,7 @@ def _open_attempts(transaction: ShardTransaction, provider: str, jobs: Sequence[
     if not jobs:
         return
     rows = [(j.id, j.attempt_no, attempt_key(j.key, j.attempt_no).hex(), j.amount, j.currency) for j in jobs]
-    params = {"provider": provider, "rows": json.dumps(rows)}
+    params = {"provider": provider, "rows": Rows(rows)}
     transaction.write(_q.open_attempts, params, table="payment_attempt", keys=[row[:2] for row in rows])
 
 
@@ -155,7 +154,7 @@ def _for_held(router: ShardRouter, jobs: Iterable[Job], query: str, params: dict
         by_shard[job.shard].append(job)
     found = 0
     for shard, held in by_shard.items():
-        values = {**params, "held": held_json(held)}
+        values = {**params, "held": held_rows(held)}
         keys = [(job.id,) for job in held]
         write = _writer(query, values, keys)
         # Run twice it does the same, so a lost answer to COMMIT needs no proof: it is simply run again.
@@ -167,9 +166,9 @@ def _writer(query: str, values: dict[str, Any], keys: list[tuple[int]]) -> Calla
     return lambda transaction: transaction.write(query, values, table="billing_job", keys=keys)
 
 
-def held_json(jobs: Iterable[Job]) -> str:
+def held_rows(jobs: Iterable[Job]) -> Rows:
     """(id, token) of jobs, as the queries take them."""
-    return json.dumps([(job.id, job.token) for job in jobs])
+    return Rows([(job.id, job.token) for job in jobs])
 
 
 def shards_with_expired_leases(connection: Connection, shards: Collection[int]) -> list[int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
 
-from billing_shards.db import queries
+from billing_shards.db import Rows, queries
 from billing_shards.shards.transactions import ShardTransaction
 
 _q = queries("outbox")
@@ -30,7 +29,7 @@ def write(transaction: ShardTransaction, first: int, events: Sequence[Event]) ->
         return
     rows = [(number, event.type, event.subscription, event.payload) for number, event in enumerate(events, first)]
     keys = [(row[0],) for row in rows]
-    transaction.write(_q.insert_events, {"rows": json.dumps(rows)}, table="outbox", keys=keys)
+    transaction.write(_q.insert_events, {"rows": Rows(rows)}, table="outbox", keys=keys)
 
 
 def count_unsent(connection: Connection, shards: Collection[int]) -> dict[int, int]:

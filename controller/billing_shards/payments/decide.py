@@ -6,7 +6,6 @@ A decision that keeps the attempt open (`CheckAfter`) never leads to a new key; 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TypeAlias, assert_never
 
 from billing_shards.jobs.model import Job
@@ -70,13 +69,13 @@ class Review:
 Decision: TypeAlias = Paid | RetryAfter | CheckAfter | AskCustomer | GiveUp | Review
 
 
-def decide(job: Job, outcome: Outcome, policy: RetrySpec, now: datetime, draw: float) -> Decision:
+def decide(job: Job, outcome: Outcome, policy: RetrySpec, draw: float) -> Decision:
     """What to do with a claimed job after this outcome. `draw` in [0, 1) is the jitter's."""
     match outcome:
         case Succeeded():
             return Paid(provider_ref=outcome.provider_ref)
         case Declined():
-            return _after_decline(job, outcome, policy, now, draw)
+            return _after_decline(job, outcome, policy, draw)
         case ActionRequired():
             return AskCustomer(reason="action_required")
         case Pending():
@@ -93,7 +92,7 @@ def decide(job: Job, outcome: Outcome, policy: RetrySpec, now: datetime, draw: f
             assert_never(outcome)
 
 
-def _after_decline(job: Job, outcome: Declined, policy: RetrySpec, now: datetime, draw: float) -> Decision:
+def _after_decline(job: Job, outcome: Declined, policy: RetrySpec, draw: float) -> Decision:
     match outcome.decline_class:
         case DeclineClass.HARD:
             return GiveUp(reason="hard_decline")
@@ -102,17 +101,17 @@ def _after_decline(job: Job, outcome: Declined, policy: RetrySpec, now: datetime
         case DeclineClass.CUSTOMER:
             return AskCustomer(reason="action_required")
         case DeclineClass.RETRYABLE:
-            return _retry(job, policy, now, draw)
+            return _retry(job, policy, draw)
         case _:
             assert_never(outcome.decline_class)
 
 
-def _retry(job: Job, policy: RetrySpec, now: datetime, draw: float) -> RetryAfter | GiveUp:
+def _retry(job: Job, policy: RetrySpec, draw: float) -> RetryAfter | GiveUp:
     if job.attempt_no >= policy.attempts_max:
         return GiveUp(reason="attempts_exhausted")
     delays = policy.delays_seconds
     seconds = delays[min(job.attempt_no, len(delays)) - 1] * (1 + policy.jitter * draw)
-    if now + timedelta(seconds=seconds) > job.grace_until:
+    if seconds > job.grace_seconds:
         return GiveUp(reason="grace_ended")
     return RetryAfter(seconds=seconds)
 

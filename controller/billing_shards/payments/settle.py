@@ -6,7 +6,6 @@ nothing of that job is written, and the rest of the batch is.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from sqlalchemy import Connection
 
 from billing_shards import telemetry
 from billing_shards.accounts import ledger
-from billing_shards.db import queries
+from billing_shards.db import Rows, queries
 from billing_shards.jobs.model import Job, Lane, Status
-from billing_shards.jobs.store import held_json
+from billing_shards.jobs.store import held_rows
 from billing_shards.outbox import events
 from billing_shards.outbox.events import Event
 from billing_shards.payments.decide import AskCustomer, CheckAfter, Decision, GiveUp, Paid, RetryAfter, Review, decide
@@ -66,12 +65,12 @@ def settle(router: ShardRouter, shard: int, results: Sequence[Result], *, provid
     settled: list[Decided] = []
 
     def body(transaction: ShardTransaction, only: Sequence[Result]) -> bool:
-        settled[:] = [(r, decide(r.job, r.outcome, policy, transaction.now, r.draw)) for r in only]
+        settled[:] = [(r, decide(r.job, r.outcome, policy, r.draw)) for r in only]
         _write(transaction, settled, provider)
         return True
 
     def committed(connection: Connection) -> bool | None:
-        params = {"shard": shard, "held": held_json(result.job for result, _ in settled)}
+        params = {"shard": shard, "held": held_rows(result.job for result, _ in settled)}
         return connection.exec_driver_sql(_q.finished, params).scalar_one() > 0 or None
 
     with telemetry.BATCH_SECONDS.labels("settle").time():
@@ -89,7 +88,7 @@ def settle(router: ShardRouter, shard: int, results: Sequence[Result], *, provid
 
 
 def _still_held(transaction: ShardTransaction, results: Sequence[Result]) -> list[Result]:
-    rows = transaction.read(_q.held, {"held": held_json(result.job for result in results)})
+    rows = transaction.read(_q.held, {"held": held_rows(result.job for result in results)})
     held = {row[0] for row in rows}
     return [result for result in results if result.job.id in held]
 
@@ -114,7 +113,7 @@ def _write(transaction: ShardTransaction, settled: Sequence[Decided], provider: 
 def _finish_jobs(transaction: ShardTransaction, settled: Sequence[Decided]) -> None:
     rows = [(r.job.id, r.job.token, *_job_after(r.job, decision)) for r, decision in settled]
     keys = [(row[0],) for row in rows]
-    found = transaction.write(_q.finish, {"rows": json.dumps(rows)}, table="billing_job", keys=keys)
+    found = transaction.write(_q.finish, {"rows": Rows(rows)}, table="billing_job", keys=keys)
     if found != len(rows):
         raise _LeaseLostError
 
@@ -142,7 +141,7 @@ def _finish_attempts(transaction: ShardTransaction, results: Iterable[Result]) -
     rows = [(r.job.id, r.job.attempt_no, *told) for r in results if (told := _attempt_after(r.outcome)) is not None]
     if rows:
         keys = [row[:2] for row in rows]
-        transaction.write(_s.finish_attempts, {"rows": json.dumps(rows)}, table="payment_attempt", keys=keys)
+        transaction.write(_s.finish_attempts, {"rows": Rows(rows)}, table="payment_attempt", keys=keys)
 
 
 def _attempt_after(outcome: Outcome) -> tuple[int, str | None, str | None, int] | None:
