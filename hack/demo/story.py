@@ -1,0 +1,241 @@
+"""The steps of the demo in their order, and the way back."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from hack.demo import diagnosis, resources, setup, summary, verdict
+from hack.demo.charging import PLAN, Charged, Charging
+from hack.demo.figures import CHARGES_SQL, FIGURES_SQL, OWNERSHIP_SQL, PROGRESS_SQL, compare, figures, ownership, progress
+from hack.demo.narrator import Narrator, Step
+from hack.demo.site import Site
+from hack.demo.subscriptions import Expected, as_csv, expected, generate
+from hack.demo.verdict import Check, Evidence
+from hack.errors import ToolError
+
+SEED = 2_026
+_FILE = "/tmp/subscriptions.csv"  # noqa: S108  in the housekeeper's pod
+_PLAN_SECONDS = 60
+_STABLE_LOOKS = 3
+_QUIET_SECONDS = 900
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    """One run."""
+
+    site: Site
+    narrator: Narrator
+    subscriptions: int
+    started_cluster: bool = False
+    _page: str = ""
+
+    def set_up(self, *, anew: bool) -> None:
+        """Cluster, servers, operator and shard set; `anew`: on an empty namespace."""
+        with self.narrator.step("Kubernetes and images") as step:
+            self.started_cluster = not self.site.cluster.healthy()
+            setup.start_cluster(self.site, step)
+            self.started_cluster |= setup.left_by_a_run(self.site)
+        with self.narrator.step("Databases, provider, operator") as step:
+            if anew:
+                step.doing("removing what an earlier run has left")
+                setup.remove_namespace(self.site)
+            setup.make_namespace(self.site, started_cluster=self.started_cluster and anew)
+            step.doing("waiting for the databases")
+            setup.start_servers(self.site, step)
+        with self.narrator.step("BillingShardSet main") as step:
+            setup.apply_shard_set(self.site, step)
+
+    def bill(self) -> bool:
+        """Import, charge, audit, edit; whether all is right."""
+        with self.narrator.step("Import") as step:
+            wanted = self._import(step)
+        with self.narrator.step("Charge, while processes are killed") as step:
+            charged = Charging(site=self.site, step=step, invoices=wanted.total).watch()
+            step.result = f"all {wanted.total:,} due invoices are settled or wait for a retry"
+        with self.narrator.step("Audit") as step:
+            evidence = self._evidence(wanted, charged, step)
+            checks = verdict.checks(evidence)
+            step.result = "clean" if not any(check.problem for check in checks) else "problems, see below"
+        with self.narrator.step("Edit the shard map") as step:
+            checks.append(Check(name="pending plan", problem=self._edit(step)))
+        self._tell(evidence, charged, checks)
+        return not any(check.problem for check in checks)
+
+    def clean_up(self) -> None:
+        """Take away what this run, or an interrupted one before it, has made. A cluster that was up before stays."""
+        with self.narrator.step("Clean up") as step:
+            if self.started_cluster or not self.site.cluster.healthy():
+                self.site.cluster.down()
+                step.result = "the cluster is gone"
+            else:
+                setup.remove_namespace(self.site)
+                step.result = "the namespace is gone; the cluster was there before, and stays"
+
+    # Import
+
+    def _import(self, step: Step) -> Expected:
+        customers = list(generate(self.subscriptions, seed=SEED, today=datetime.now(UTC).date()))
+        text = as_csv(customers)
+        self.site.logbook.text("subscriptions.csv", text)
+        command = f"cat > {_FILE} && exec billing-shards import {_FILE} --json"
+        done = self.site.billing_shards("sh", "-c", command, stdin=text)
+        if done.code != 0:
+            raise ToolError(f"billing-shards import: exit code {done.code}: {(done.errors or done.output)[-1000:]}")
+        report = json.loads(done.output)
+        imported = report["imported"] + report["already_there"]
+        wanted = expected(customers)
+        if imported != len(customers):
+            raise ToolError(f"billing-shards import: {imported} of {len(customers)} subscriptions were imported")
+        by_currency = ", ".join(f"{count:,} {currency}" for currency, count in sorted(wanted.subscriptions.items()))
+        step.result = f"{imported:,} subscriptions ({by_currency}), {wanted.total:,} periods due"
+        return wanted
+
+    # Audit
+
+    def _evidence(self, wanted: Expected, charged: Charged, step: Step) -> Evidence:
+        """From a stretch of time in which the provider made no charge, so that all witnesses speak of the same moment."""
+        for _ in range(_STABLE_LOOKS):
+            self._wait_for_quiet(step)
+            before = self._provider("/admin/summary")
+            evidence = self._look(wanted, charged, step, before)
+            if self._provider("/admin/summary")["charges"] == before["charges"]:
+                return evidence
+            step.note("charges were made meanwhile: looking again")
+        raise ToolError("charges go on and on: no moment was found to compare them")
+
+    def _wait_for_quiet(self, step: Step) -> None:
+        """Where the charges took longer than the first retry's wait, retries are under way: let them pass."""
+        deadline = time.monotonic() + _QUIET_SECONDS
+        while not (now := progress(self.site.sql_of_all(PROGRESS_SQL).values())).quiet:
+            if time.monotonic() > deadline:
+                raise ToolError(f"retries go on after {_QUIET_SECONDS} s: {now.retry_soon} are due or soon will be")
+            step.progress(0, now.retry_soon, f"{now.retry_soon:,} retries fall due meanwhile: waiting for them to pass")
+            time.sleep(2)
+
+    def _look(self, wanted: Expected, charged: Charged, step: Step, provider: dict[str, Any]) -> Evidence:
+        step.doing("billing-shards audit --provider-charges …")
+        audit = self._audit()
+        step.doing("comparing with the provider's list")
+        found = figures(self.site.sql_of_all(FIGURES_SQL).values())
+        ours = [line for text in self.site.sql_of_all(CHARGES_SQL).values() for line in text.splitlines()]
+        evidence = Evidence(
+            expected=wanted,
+            figures=found,
+            audit=audit,
+            provider=provider,
+            comparison=compare(ours, self._list_of_provider()),
+            kills=charged.kills,
+            kills_wanted=Counter(kind for kind, _ in PLAN),
+            counters=charged.counters,
+        )
+        self.site.logbook.document("provider.json", provider)
+        return evidence
+
+    def _audit(self) -> dict[str, Any]:
+        export = f"{resources.gateway_url()}/v1/charges/export"
+        done = self.site.billing_shards("billing-shards", "audit", "--provider-charges", export, "--json")
+        if done.code not in {0, 1}:
+            raise ToolError(f"billing-shards audit: exit code {done.code}: {done.errors[-1000:]}")
+        audit: dict[str, Any] = json.loads(done.output)
+        self.site.logbook.document("audit.json", audit)
+        if audit["clean"] is not (done.code == 0):
+            raise ToolError(f"billing-shards audit: says clean={audit['clean']} and exits with {done.code}")
+        return audit
+
+    # The provider
+
+    def provider_page(self) -> str:
+        """Where a person sees the charges."""
+        if not self._page:
+            self._page = self.site.cluster.service_url(resources.NAMESPACE, resources.GATEWAY, resources.GATEWAY_PORT)
+        return self._page
+
+    def _provider(self, path: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self._fetch(path))
+        return document
+
+    def _list_of_provider(self) -> list[str]:
+        text = self._fetch("/v1/charges/export", api_key=self._api_key())
+        self.site.logbook.text("provider-charges.ndjson", text)
+        return text.splitlines()
+
+    def _fetch(self, path: str, *, api_key: str | None = None) -> str:
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        request = urllib.request.Request(self.provider_page() + path, headers=headers)  # noqa: S310  http alone
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+                content: bytes = answer.read()
+        except (urllib.error.URLError, TimeoutError) as error:
+            raise ToolError(f"the provider does not answer {path}: {error}") from error
+        return content.decode()
+
+    def _api_key(self) -> str:
+        document = json.loads(self._fetch("/admin/config"))
+        return str(document["api_key"])
+
+    # Edit
+
+    def _edit(self, step: Step) -> str | None:
+        """Move 64 shards in the resource; what is wrong, if anything."""
+        before = ownership(self.site.sql_of_all(OWNERSHIP_SQL))
+        name = f"bss/{resources.SHARD_SET}"
+        patch = json.dumps({"spec": {"shardMap": resources.EDITED_SHARD_MAP}})
+        self.site.kubectl("patch", name, "--type=merge", "--patch", patch)
+        plan = self._wait_for_plan(name)
+        if plan is None:
+            return f"status shows no plan after {_PLAN_SECONDS} s"
+        step.note(f"kubectl get {name} -o jsonpath='{{.status.pendingPlan.message}}'")
+        step.note(plan["message"], "cyan")
+        after = ownership(self.site.sql_of_all(OWNERSHIP_SQL))
+        step.result = f"{plan['shards']} shards would move, none has"
+        if len(before) != resources.SHARDS or plan["shards"] != 64:
+            return f"{len(before)} shards had an owner, the plan is to move {plan['shards']}"
+        moved = [shard for shard in before if before[shard] != after.get(shard)]
+        return f"shards {moved} are not where they were" if moved else None
+
+    def _wait_for_plan(self, name: str) -> dict[str, Any] | None:
+        deadline = time.monotonic() + _PLAN_SECONDS
+        while time.monotonic() < deadline:
+            text = self.site.kubectl("get", name, "--output", "jsonpath={.status.pendingPlan}")
+            if text:
+                plan: dict[str, Any] = json.loads(text)
+                return plan
+            time.sleep(1)
+        return None
+
+    # The end
+
+    def _tell(self, evidence: Evidence, charged: Charged, checks: Sequence[Check]) -> None:
+        tables = (summary.by_currency(evidence), summary.facts(evidence, charged))
+        for content in ("", *tables, "", summary.closing(evidence, list(checks)), ""):
+            self.narrator.print(content)
+        self.site.logbook.document("checks.json", {check.name: check.problem or "ok" for check in checks})
+
+    def tell_what_is_next(self) -> None:
+        """For `make up`: how to look around."""
+        name = f"bss/{resources.SHARD_SET}"
+        inside = f"kubectl exec -it deploy/{resources.SHARD_SET}-housekeeper --"
+        for line in (
+            "",
+            "The development cluster stays. What to do next:",
+            f"  export KUBECONFIG={self.site.cluster.kubeconfig}",
+            f"  alias kubectl='{self.site.cluster.kubectl_command()[0]} kubectl -n {resources.NAMESPACE}'",
+            f"  kubectl get bss,pods; kubectl describe {name}; kubectl explain bss.spec",
+            f"  {inside} billing-shards status",
+            f"  {inside} billing-shards audit",
+            f"  the provider's page: {self.provider_page()}",
+            "  make down    takes it all away",
+        ):
+            self.narrator.print(line)
+
+
+def explain(story: Story) -> None:
+    """After a failure: logs to the folder, the most telling ones on the screen."""
+    diagnosis.explain(story.site, story.narrator)
