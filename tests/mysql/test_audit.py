@@ -197,7 +197,7 @@ def _extra_job(world: World) -> None:
     world.change(
         "new",
         "INSERT INTO billing_job SELECT shard_id, id + 1, lane, 3, due_at, subscription_id, 999999, amount, currency,"
-        " payment_method, 0, 0, 0, 0, NULL, RANDOM_BYTES(32), grace_until, created_at, updated_at"
+        " payment_method, 0, 0, 0, 0, 0, RANDOM_BYTES(32), grace_until, created_at, updated_at"
         " FROM billing_job WHERE id = %(job)s",
     )
     world.change("new", _NEXT.format(1), counter="id")
