@@ -76,11 +76,10 @@ def missing_charges(evidence: Evidence) -> dict[str, int]:
 
 def closing_lines(evidence: Evidence) -> list[str]:
     """The three lines that it all comes down to."""
-    problems = evidence.audit["problems"]
     return [
         f"double charges: {_told(double_charges(evidence))}",
         f"missing charges: {_told(missing_charges(evidence))}",
-        "audit: clean" if _audited(evidence) is None else f"audit: {problems} problems",
+        f"audit: {_audited(evidence) or 'clean'}",
     ]
 
 
@@ -182,5 +181,7 @@ def _audited(evidence: Evidence) -> str | None:
     audit = evidence.audit
     if audit.get("clean") is True and audit.get("problems") == 0 and audit.get("provider") is not None:
         return None
+    if audit.get("provider") is None:
+        return "was given no list of the provider's charges"
     broken = [rule["name"] for rule in audit.get("rules", []) if rule["offenders"]]
-    return f"{audit.get('problems')} problems: {', '.join(broken)}"
+    return f"not clean, {audit.get('problems')} problems ({', '.join(broken) or 'none named'})"
