@@ -29,7 +29,7 @@ def upgrade(source: Source, only: Sequence[str] | None, *, place: bool, as_json:
                 code = code_of(error)
                 output.print_error(str(error))
         if place and not only and code is ExitCode.OK:
-            _place(source, databases)
+            shardset.set_up(source.name, source.spec, databases)
     finally:
         for database in databases.values():
             database.close()
@@ -52,12 +52,6 @@ def _upgrade(source: Source, database: Database) -> dict[str, Any]:
     application = shardset.credentials(source.spec.database(database.name), source.secrets)
     schema.grant_application(database, application)
     return {"database": database.name, "was": was or "empty", "revision": revision}
-
-
-def _place(source: Source, databases: dict[str, Database]) -> None:
-    """First placing of the shards. Where some database has shards already, the map is for whoever moves them."""
-    if not any(_installation(database) for database in databases.values()):
-        shardset.set_up(source.name, source.spec, databases)
 
 
 def _installation(database: Database) -> Installation | None:

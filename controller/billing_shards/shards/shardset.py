@@ -124,18 +124,21 @@ def _fences(name: str, spec: ShardSetSpec, database: Database) -> dict[int, Owne
 
 
 def set_up(name: str, spec: ShardSetSpec, databases: Mapping[str, Database]) -> None:
-    """Without a cluster: place the shards on databases none of which was ever set up, as the spec's map says.
+    """Without a cluster: place the shards on the databases as the spec's map says, each shard once in its life.
 
-    Does nothing where all of them are set up. `databases` are opened as the schema's owner or the application.
+    A shard that any database already knows stays where it is, so a set-up that ended half-way, or a database added later, gives
+    no shard a second owner. Every database of the spec must be reachable: raises `DatabaseError`s before anything is written.
     """
     shard_map = ShardMap.from_spec(spec)
+    known: set[int] = set()
+    new: list[Database] = []
     for database in databases.values():
         with translated(database.name), database.engine.connect() as connection:
-            if store.read_installation(connection) is None:
-                store.initialise(
-                    connection,
-                    shard_set=name,
-                    shard_count=spec.shard_count,
-                    database=database.name,
-                    shards=shard_map.shards_of(database.name),
-                )
+            is_new = store.read_installation(connection) is None
+            known |= store.read_owners(connection).keys()
+        if is_new:
+            new.append(database)
+    for database in new:
+        shards = [shard for shard in shard_map.shards_of(database.name) if shard not in known]
+        with translated(database.name), database.engine.connect() as connection:
+            store.initialise(connection, shard_set=name, shard_count=spec.shard_count, database=database.name, shards=shards)
