@@ -146,6 +146,9 @@ class Namespace:
             raise AssertionError(f"{error}; its status is {json.dumps(self.status(name), indent=1)}") from None
         return self.condition(kind, name)
 
+    def until_event(self, reason: str, name: str = "main") -> None:
+        until(lambda: reason in [found for found, _ in self.events(name)], f"an Event {reason} about {name}")
+
     def until_placed(self, name: str = "main") -> None:
         until(lambda: f"{name}-housekeeper" in self.names("Deployment"), f"pods of {name} to be wanted")
 

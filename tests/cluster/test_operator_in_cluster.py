@@ -107,7 +107,7 @@ def test_a_wrong_password_is_named_and_its_correction_leads_to_ready(ready: Inst
     }
     line = namespace.kubectl("get", "bss", "main").splitlines()[1].split()
     assert line[:5] == ["main", "True", "Serving", "8", "2/2"]
-    assert "Serving" in [reason for reason, _ in namespace.events()]
+    namespace.until_event("Serving")
 
 
 def test_pods_have_no_token_and_only_the_upgrade_had_the_owners_password(ready: Installed) -> None:
