@@ -117,7 +117,7 @@ class RetrySpec(_Model):
     grace_seconds: Annotated[int, Field(ge=0, le=31_536_000)] = 14 * 86_400
     """No attempt later than this after the invoice fell due."""
     check_delays_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1, max_length=30)] = (
-        10, 300, 3600, 86_400, 86_400, 86_400, 86_400, 86_400,
+        10, 60, 300, 1800, 3600, 14_400, 43_200, 86_400, 86_400, 86_400,
     )  # fmt: skip
     """Wait before each look at an attempt whose outcome is unknown or pending; after the last, review."""
 
@@ -139,7 +139,7 @@ class GatewaySpec(_Model):
     timeout_seconds: Annotated[float, Field(gt=0, le=300)] = 30
     requests_per_second_max: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Of one claimer process."""
-    key_ttl_seconds: Annotated[int, Field(ge=60)] = 86_400
+    key_ttl_seconds: Annotated[int, Field(ge=3600)] = 86_400
     """How long the provider remembers an idempotency key. Nothing is resent later than this."""
 
 

@@ -64,7 +64,7 @@ def job(*, attempt_no: int = 1, checks: int = 0, grace: timedelta = timedelta(da
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
 def test_every_state_and_outcome_has_one_decision_and_only_known_outcomes_close_an_attempt(outcome: Outcome) -> None:
     known = isinstance(outcome, Succeeded | Declined | ActionRequired)
-    product = itertools.product(range(1, 9), range(10), (timedelta(0), timedelta(days=14)), Lane, (0.0, 0.999))
+    product = itertools.product(range(1, 9), range(12), (timedelta(0), timedelta(days=14)), Lane, (0.0, 0.999))
     for attempt_no, checks, grace, lane, draw in product:
         decision = decide(job(attempt_no=attempt_no, checks=checks, grace=grace, lane=lane), outcome, POLICY, draw)
         assert isinstance(decision, ENDS) is known, (outcome, decision)
@@ -110,7 +110,7 @@ def test_no_attempt_begins_after_the_grace_period() -> None:
 
 
 def test_looks_at_an_unknown_outcome_end_in_review() -> None:
-    looks = [decide(job(checks=n), Unknown(reason="x"), POLICY, 0.0) for n in range(9)]
+    looks = [decide(job(checks=n), Unknown(reason="x"), POLICY, 0.0) for n in range(11)]
     assert [look.seconds for look in looks if isinstance(look, CheckAfter)] == list(POLICY.check_delays_seconds)
     assert looks[-1] == Review(reason="outcome_unknown")
 
