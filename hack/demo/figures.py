@@ -30,8 +30,6 @@ class Progress:
     review: int = 0
     retry: int = 0
     """Declined, and waiting for the next attempt."""
-    retry_soon: int = 0
-    """Of the retries' lane, and due within a minute and a half, or already."""
     held: int = 0
     """Claimed by a claimer, or by one that was killed."""
     unknown: int = 0
@@ -48,11 +46,6 @@ class Progress:
     def complete(self) -> bool:
         """Whether everything that is due has been dealt with."""
         return self.jobs > 0 and self.not_invoiced == 0 and self.settled == self.jobs
-
-    @property
-    def quiet(self) -> bool:
-        """Whether no charge is to be expected for a while."""
-        return self.complete and self.retry_soon == 0
 
 
 def progress(lines: Iterable[str]) -> Progress:
@@ -76,8 +69,12 @@ class CurrencyFigures:
     paid: int = 0
     paid_amount: int = 0
     retry: int = 0
+    """Declined, and waiting for the next attempt, or in it."""
     customer: int = 0
     gave_up: int = 0
+    charged: int = 0
+    """Attempts that succeeded."""
+    charged_amount: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +83,9 @@ class Figures:
 
     currencies: Mapping[str, CurrencyFigures]
     attempts: int
+    """First attempts alone, as in the next three. Later ones are retries, which may be under way at any moment."""
     open_attempts: int
-    """Attempts whose outcome is not known."""
+    """Those whose outcome is not known."""
     first_attempt_at: float
     """Seconds since 1970, by the databases' clocks; so is the next one."""
     last_outcome_at: float
@@ -126,23 +124,30 @@ class Comparison:
     double: int
     """Invoices that the provider charged more than once."""
     missing: int
-    """Attempts that succeeded here, and of which the provider has no charge of this amount."""
+    """Attempts that had succeeded here, and of which the provider's list has no charge of this amount."""
     unknown: int
-    """Charges at the provider that are not ours."""
+    """Charges of the list that are not ours."""
 
 
-def compare(ours: Iterable[str], theirs: Iterable[str]) -> Comparison:
-    """`ours`: lines of `charges.sql`; `theirs`: the provider's list, one JSON object a line."""
-    here = {tuple(line.split("\t")) for line in ours if line}
+def compare(before: Iterable[str], theirs: Iterable[str], after: Iterable[str]) -> Comparison:
+    """Lines of `charges.sql` from before and after the provider's list (one JSON object a line) was taken.
+
+    Retries may be charged at any moment: what succeeded here before must be in the list, and what is in the list must be here
+    afterwards.
+    """
     charges = [charge for charge in map(json.loads, filter(None, theirs)) if charge["status"] == "succeeded"]
     there = {_triple(charge) for charge in charges}
     invoices = Counter(charge["reference"].rpartition("/")[0] for charge in charges)
     return Comparison(
         charges=len(charges),
         double=sum(count > 1 for count in invoices.values()),
-        missing=len(here - there),
-        unknown=len(there - here),
+        missing=len(_triples(before) - there),
+        unknown=len(there - _triples(after)),
     )
+
+
+def _triples(lines: Iterable[str]) -> set[tuple[str, ...]]:
+    return {tuple(line.split("\t")) for line in lines if line}
 
 
 def _triple(charge: Mapping[str, Any]) -> tuple[str, ...]:

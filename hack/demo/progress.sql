@@ -8,7 +8,6 @@ SELECT JSON_OBJECT(
   'customer', CAST(COALESCE(SUM(status = 4), 0) AS SIGNED),
   'review', CAST(COALESCE(SUM(status = 5), 0) AS SIGNED),
   'retry', CAST(COALESCE(SUM(status = 0 AND lane = 1 AND attempt_no > 0 AND attempt_open = 0 AND due_at > NOW(6)), 0) AS SIGNED),
-  'retry_soon', CAST(COALESCE(SUM(status = 0 AND lane = 1 AND due_at <= NOW(6) + INTERVAL 90 SECOND), 0) AS SIGNED),
   'held', CAST(COALESCE(SUM(status = 1), 0) AS SIGNED),
   'unknown', CAST(COALESCE(SUM(status = 0 AND attempt_open = 1), 0) AS SIGNED),
   'held_by_range', (SELECT JSON_OBJECTAGG(first_shard, jobs)

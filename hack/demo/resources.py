@@ -242,7 +242,7 @@ def shard_set() -> Object:
             "minReplicas": 1,
             "maxReplicas": 1,
             "batch": 100,
-            "workers": 50,
+            "workers": 100,
             "leaseSeconds": 10,
         },
         "retry": {"checkDelaysSeconds": [2, 3, 5, 10, 20, 30, 60, 300]},

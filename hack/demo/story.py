@@ -12,7 +12,7 @@ from typing import Any
 
 from hack.demo import diagnosis, resources, setup, summary, verdict
 from hack.demo.charging import PLAN, Charged, Charging
-from hack.demo.figures import CHARGES_SQL, FIGURES_SQL, OWNERSHIP_SQL, PROGRESS_SQL, compare, figures, ownership, progress
+from hack.demo.figures import CHARGES_SQL, FIGURES_SQL, OWNERSHIP_SQL, Comparison, compare, figures, ownership
 from hack.demo.narrator import Narrator, Step
 from hack.demo.site import Site
 from hack.demo.subscriptions import Expected, as_csv, expected, generate
@@ -22,8 +22,7 @@ from hack.errors import ToolError
 SEED = 2_026
 _FILE = "/tmp/subscriptions.csv"  # noqa: S108  in the housekeeper's pod
 _PLAN_SECONDS = 60
-_STABLE_LOOKS = 3
-_QUIET_SECONDS = 900
+_SETTLE_SECONDS = 60
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,43 +99,33 @@ class Story:
     # Audit
 
     def _evidence(self, wanted: Expected, charged: Charged, step: Step) -> Evidence:
-        """From a stretch of time in which the provider made no charge, so that all witnesses speak of the same moment."""
-        for _ in range(_STABLE_LOOKS):
-            self._wait_for_quiet(step)
-            before = self._provider("/admin/summary")
-            evidence = self._look(wanted, charged, step, before)
-            if self._provider("/admin/summary")["charges"] == before["charges"]:
-                return evidence
-            step.note("charges were made meanwhile: looking again")
-        raise ToolError("charges go on and on: no moment was found to compare them")
-
-    def _wait_for_quiet(self, step: Step) -> None:
-        """Where the charges took longer than the first retry's wait, retries are under way: let them pass."""
-        deadline = time.monotonic() + _QUIET_SECONDS
-        while not (now := progress(self.site.sql_of_all(PROGRESS_SQL).values())).quiet:
-            if time.monotonic() > deadline:
-                raise ToolError(f"retries go on after {_QUIET_SECONDS} s: {now.retry_soon} are due or soon will be")
-            step.progress(0, now.retry_soon, f"{now.retry_soon:,} retries fall due meanwhile: waiting for them to pass")
-            time.sleep(2)
-
-    def _look(self, wanted: Expected, charged: Charged, step: Step, provider: dict[str, Any]) -> Evidence:
         step.doing("billing-shards audit --provider-charges …")
         audit = self._audit()
         step.doing("comparing with the provider's list")
-        found = figures(self.site.sql_of_all(FIGURES_SQL).values())
-        ours = [line for text in self.site.sql_of_all(CHARGES_SQL).values() for line in text.splitlines()]
-        evidence = Evidence(
+        comparison = self._compare()
+        provider = json.loads(self._fetch("/admin/summary"))
+        self.site.logbook.document("provider.json", provider)
+        return Evidence(
             expected=wanted,
-            figures=found,
+            figures=figures(self.site.sql_of_all(FIGURES_SQL).values()),
             audit=audit,
             provider=provider,
-            comparison=compare(ours, self._list_of_provider()),
+            comparison=comparison,
             kills=charged.kills,
             kills_wanted=Counter(kind for kind, _ in PLAN),
             counters=charged.counters,
         )
-        self.site.logbook.document("provider.json", provider)
-        return evidence
+
+    def _compare(self) -> Comparison:
+        """A charge of this moment may take a while until it is written here, and is waited for."""
+        before, theirs = self._charges(), self._list_of_provider()
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while (comparison := compare(before, theirs, self._charges())).unknown and time.monotonic() < deadline:
+            time.sleep(1)
+        return comparison
+
+    def _charges(self) -> list[str]:
+        return [line for text in self.site.sql_of_all(CHARGES_SQL).values() for line in text.splitlines()]
 
     def _audit(self) -> dict[str, Any]:
         export = f"{resources.gateway_url()}/v1/charges/export"
@@ -156,10 +145,6 @@ class Story:
         if not self._page:
             self._page = self.site.cluster.service_url(resources.NAMESPACE, resources.GATEWAY, resources.GATEWAY_PORT)
         return self._page
-
-    def _provider(self, path: str) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self._fetch(path))
-        return document
 
     def _list_of_provider(self) -> list[str]:
         text = self._fetch("/v1/charges/export", api_key=self._api_key())

@@ -70,7 +70,7 @@ def double_charges(evidence: Evidence) -> dict[str, int]:
 
 
 def missing_charges(evidence: Evidence) -> dict[str, int]:
-    """By who counted them. The provider cannot miss any: its amounts are compared instead (check `money`)."""
+    """By who counted them. The provider itself can tell of none that it does not have."""
     return {"audit": _of_provider(evidence, "missing_charges"), "comparison": evidence.comparison.missing}
 
 
@@ -144,7 +144,7 @@ def _settled(evidence: Evidence) -> str | None:
 
 
 def _known(evidence: Evidence) -> str | None:
-    doubtful = max(evidence.figures.open_attempts, _of_provider(evidence, "in_doubt"))
+    doubtful = evidence.figures.open_attempts
     return f"{doubtful} attempts have no known outcome" if doubtful else None
 
 
@@ -166,13 +166,12 @@ def _killed(evidence: Evidence) -> str | None:
 
 
 def _money(evidence: Evidence) -> str | None:
-    """What is paid here is what the provider has taken, in number and amount."""
-    theirs = evidence.provider["succeeded_by_currency"]
-    for what, name in (("count", "paid"), ("amount", "paid_amount")):
-        ours = {currency: getattr(figures, name) for currency, figures in evidence.figures.currencies.items()}
-        wrong = _difference({currency: row[what] for currency, row in theirs.items()}, ours)
-        if wrong:
-            return f"{name.replace('_', ' ')}: {wrong}"
+    """What is paid is what was charged, in number and amount; and each charge is the provider's too."""
+    currencies = evidence.figures.currencies
+    for paid, charged in (("paid", "charged"), ("paid_amount", "charged_amount")):
+        wanted, found = ({name: getattr(one, field) for name, one in currencies.items()} for field in (charged, paid))
+        if wrong := _difference(wanted, found):
+            return f"{paid.replace('_', ' ')}: {wrong}"
     unknown = evidence.comparison.unknown
     return f"{unknown} charges at the provider are not ours" if unknown else None
 
