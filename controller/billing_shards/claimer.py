@@ -7,6 +7,7 @@ being committed the next outcomes gather, so batches grow with the load by thems
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
@@ -82,6 +83,7 @@ class Claimer:
         """Work until `stop`. Failures of databases and provider are logged and waited out; a fault of our own ends the process:
         leases bring its jobs back, and a job that ends process after process goes to review.
         """
+        gc.freeze()  # what start-up made is never garbage: jobs by the thousand would have it looked through again and again
         lease = self._spec.claimer.lease_seconds
         claiming = [self._task(self._claim_until_stopped(name)) for name in self._router.databases]
         others = [
