@@ -22,7 +22,7 @@ from billing_shards.errors import BillingShardsError, DatabaseError, DatabaseUna
 from billing_shards.payments.http import HttpGateway
 from billing_shards.settings import ProcessSettings, ShardSetSpec
 from billing_shards.shards.map import ShardMap
-from billing_shards.shards.shardset import FolderSecrets, Secrets, check_database, open_databases
+from billing_shards.shards.shardset import FolderSecrets, Secrets, check_database, check_each_connection, open_databases
 from billing_shards.shards.transactions import ShardRouter
 
 _log = structlog.get_logger(__name__)
@@ -49,8 +49,9 @@ def from_settings(settings: ProcessSettings) -> ShardSet:
 def router(shard_set: ShardSet, *, pool_size: int) -> ShardRouter:
     """A router by the spec's map, for a process that must start while a database is down.
 
-    The fence of each shard has the last word, in every transaction. Raises `WrongDatabase`, `SchemaBehind`, `SchemaTooNew`,
-    `AccessDenied`, `TlsRefused` of a database that is reached.
+    The fence of each shard has the last word, in every transaction; and each new connection asks whose database it is, for
+    a host name may lead somewhere else tomorrow. Raises `WrongDatabase`, `SchemaBehind`, `SchemaTooNew`, `AccessDenied`,
+    `TlsRefused` of a database that is reached.
     """
     shard_map = ShardMap.from_spec(shard_set.spec)
     databases = open_databases(shard_set.spec, shard_set.secrets, pool_size=pool_size)
@@ -58,6 +59,7 @@ def router(shard_set: ShardSet, *, pool_size: int) -> ShardRouter:
     try:
         for database in databases.values():
             _check(shard_set, database)
+            check_each_connection(shard_set.name, shard_set.spec, database)
     except BaseException:
         opened.close()
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from billing_shards import process
 from billing_shards.errors import SchemaBehind, WrongDatabase
 from billing_shards.shards import shardset
 from tests.mysql.shard_set import NAME, ShardSet, Site
@@ -54,3 +55,16 @@ def test_a_database_of_another_set_is_refused(shard_set: ShardSet) -> None:
         spec = shard_set.site.spec(**changes)
         with pytest.raises(WrongDatabase, match=r"database a: was set up as database a of main with 8 shards"):
             shardset.open_router(name, spec, shard_set.secrets)
+
+
+def test_a_host_that_leads_to_another_sets_database_later_is_not_used(shard_set: ShardSet) -> None:
+    mine = process.ShardSet(name=NAME, spec=shard_set.spec, secrets=shard_set.secrets)
+    router = process.router(mine, pool_size=2)
+    assert router.run(1, lambda transaction: transaction.take("id", 1)) == 1
+    shard_set.change(1, "UPDATE installation SET shard_set = 'theirs'")
+    router.close()  # the pool connects anew, as after a failover
+    with pytest.raises(WrongDatabase, match="was set up as database a of theirs"):
+        router.run(1, lambda transaction: transaction.take("id", 1))
+    shard_set.change(1, "UPDATE installation SET shard_set = 'main'")
+    assert router.run(1, lambda transaction: transaction.take("id", 1)) == 2
+    router.close()

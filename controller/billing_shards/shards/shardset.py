@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+from sqlalchemy import event
 
 from billing_shards import schema
 from billing_shards.db import Database, open_database, translated
@@ -13,7 +15,7 @@ from billing_shards.errors import InvalidInput, SchemaBehind, WrongDatabase
 from billing_shards.settings import Credentials, DatabaseSpec, ShardSetSpec
 from billing_shards.shards import store
 from billing_shards.shards.map import ShardMap
-from billing_shards.shards.model import Owner, OwnerState
+from billing_shards.shards.model import Installation, Owner, OwnerState
 from billing_shards.shards.transactions import ShardRouter
 
 Role = Literal["application", "schema"]
@@ -111,16 +113,31 @@ def check_database(name: str, spec: ShardSetSpec, database: Database) -> None:
     _fences(name, spec, database)
 
 
+def check_each_connection(name: str, spec: ShardSetSpec, database: Database) -> None:
+    """From now on, no connection to a database of another set is ever used: it raises `WrongDatabase` instead."""
+
+    @event.listens_for(database.engine, "connect")
+    def check(connection: Any, _: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(store.INSTALLATION)
+            row = cursor.fetchone()
+        connection.rollback()
+        _compare(name, spec, database, None if row is None else store.installation_of(row))
+
+
 def _fences(name: str, spec: ShardSetSpec, database: Database) -> dict[int, Owner]:
     schema.check(database)
     with translated(database.name), database.engine.connect() as connection:
-        installation = store.read_installation(connection)
-        if installation is None:
-            raise SchemaBehind(database.name, "is not set up yet: no shard was ever placed on it")
-        found = (installation.shard_set, installation.shard_count, installation.database)
-        if found != (name, spec.shard_count, database.name):
-            raise WrongDatabase(database.name, f"was set up as database {found[2]} of {found[0]} with {found[1]} shards")
+        _compare(name, spec, database, store.read_installation(connection))
         return store.read_owners(connection)
+
+
+def _compare(name: str, spec: ShardSetSpec, database: Database, installation: Installation | None) -> None:
+    if installation is None:
+        raise SchemaBehind(database.name, "is not set up yet: no shard was ever placed on it")
+    found = (installation.shard_set, installation.shard_count, installation.database)
+    if found != (name, spec.shard_count, database.name):
+        raise WrongDatabase(database.name, f"was set up as database {found[2]} of {found[0]} with {found[1]} shards")
 
 
 def set_up(name: str, spec: ShardSetSpec, databases: Mapping[str, Database]) -> None:

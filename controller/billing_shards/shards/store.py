@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -11,13 +12,19 @@ from billing_shards.shards.model import Installation, Owner, OwnerState
 
 _q = queries("shards")
 
+INSTALLATION = _q.installation
 SEQUENCES = ("id", "event", "ledger")
 
 
 def read_installation(connection: Connection) -> Installation | None:
     """Whose database it is; None where no BillingShardSet was ever set up on it."""
-    row = connection.exec_driver_sql(_q.installation).one_or_none()
-    return None if row is None else Installation(shard_set=row[0], shard_count=row[1], database=row[2])
+    row = connection.exec_driver_sql(INSTALLATION).one_or_none()
+    return None if row is None else installation_of(row)
+
+
+def installation_of(row: Sequence[Any]) -> Installation:
+    """The value of a row of `INSTALLATION`."""
+    return Installation(shard_set=row[0], shard_count=row[1], database=row[2])
 
 
 def read_owners(connection: Connection) -> dict[int, Owner]:
