@@ -22,6 +22,7 @@ from hack.mysql.tls import Authority
 
 RELEASE = "billing-shards"
 _IMAGES = ("mysql", "controller", "claimer", "fake-gateway")
+_OWN_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system", "local-path-storage")
 _CHART = ROOT / "helm" / "billing-shards"
 
 
@@ -52,6 +53,12 @@ def left_by_a_run(site: Site) -> bool:
     path = f"jsonpath={{.items[?(@.metadata.name=='{resources.NAMESPACE}')].metadata.labels}}"
     labels = site.kubectl("get", "namespaces", "--output", path)
     return f'"{resources.STARTED_CLUSTER}":"true"' in labels
+
+
+def others_use_it(site: Site) -> bool:
+    """Whether the cluster has namespaces of others: tests that were begun meanwhile, say."""
+    names = site.kubectl("get", "namespaces", "--output", "jsonpath={.items[*].metadata.name}").split()
+    return not {*names} <= {*_OWN_NAMESPACES, resources.NAMESPACE}
 
 
 def remove_namespace(site: Site) -> None:

@@ -68,14 +68,14 @@ class Story:
         return not any(check.problem for check in checks)
 
     def clean_up(self) -> None:
-        """Take away what this run, or an interrupted one before it, has made. A cluster that was up before stays."""
+        """Take away what this run, or an interrupted one before it, has made. A cluster that others use stays."""
         with self.narrator.step("Clean up") as step:
-            if self.started_cluster or not self.site.cluster.healthy():
+            if not self.site.cluster.healthy() or (self.started_cluster and not setup.others_use_it(self.site)):
                 self.site.cluster.down()
                 step.result = "the cluster is gone"
             else:
                 setup.remove_namespace(self.site)
-                step.result = "the namespace is gone; the cluster was there before, and stays"
+                step.result = "the namespace is gone; the cluster has other users, and stays"
 
     # Import
 
