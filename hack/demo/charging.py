@@ -132,4 +132,4 @@ def _held(now: Progress, claimer: Pod) -> int:
 
 
 def _words(now: Progress, invoices: int) -> str:
-    return f"{now.settled:,} of {invoices:,} invoices settled, {now.retry:,} of them wait for a retry"
+    return f"{now.settled:,} of {invoices:,} invoices settled"

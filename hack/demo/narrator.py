@@ -16,6 +16,7 @@ from hack.errors import ToolError
 
 _PLAIN_PROGRESS_SECONDS = 10
 _BAR_WIDTH = 30
+_LOOKS_PER_SECOND = 4
 _PLAIN_WIDTH = 120
 
 
@@ -72,7 +73,11 @@ class Narrator:
     def step(self, title: str) -> Iterator[Step]:
         """Number a step, time it, and print its line when it has ended."""
         self._number += 1
-        status = self.console.status(Text(f"{self._number}. {title}")) if self.console.is_terminal else None
+        status = (
+            self.console.status(Text(f"{self._number}. {title}"), refresh_per_second=_LOOKS_PER_SECOND)
+            if self.console.is_terminal
+            else None
+        )
         step = Step(self, self._number, title, status)
         if status is not None:
             status.start()

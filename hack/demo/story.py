@@ -55,9 +55,11 @@ class Story:
         """Import, charge, audit, edit; whether all is right."""
         with self.narrator.step("Import") as step:
             wanted = self._import(step)
-        with self.narrator.step("Charge, while processes are killed") as step:
+        with self.narrator.step("Charge") as step:
             charged = Charging(site=self.site, step=step, invoices=wanted.total).watch()
-            step.result = f"all {wanted.total:,} due invoices are settled or wait for a retry"
+            step.result = (
+                f"all {wanted.total:,} due invoices settled or waiting for a retry, {len(charged.kills)} processes killed"
+            )
         with self.narrator.step("Audit") as step:
             evidence = self._evidence(wanted, charged, step)
             checks = verdict.checks(evidence)
