@@ -11,7 +11,7 @@ from hack.cluster import Cluster
 from hack.demo.logbook import Logbook
 from hack.demo.narrator import Narrator
 from hack.demo.site import Site
-from hack.demo.story import Story, explain
+from hack.demo.story import Story
 from hack.errors import ToolError, run_command
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -49,22 +49,19 @@ def _show(story: Story) -> int:
 def _run(story: Story) -> int:
     try:
         story.set_up(anew=True)
-        right = story.bill()
+        return 0 if story.bill() else 1
     except KeyboardInterrupt:
         return _INTERRUPTED
     except ToolError:
-        explain(story)  # the step has printed the error itself
+        story.explain()  # the step has printed the error itself
         return 1
-    if not right:
-        explain(story)
-    return 0 if right else 1
 
 
 def _stay(story: Story) -> int:
     try:
         story.set_up(anew=False)
     except ToolError:
-        explain(story)
+        story.explain()
         story.narrator.print("\nIt is left as it is, for a closer look; `make down` takes it away.")
         return 1
     story.tell_what_is_next()

@@ -33,6 +33,8 @@ class Step:
         self.started = time.monotonic()
         self.result = "done"
         """What is said of it in the end."""
+        self.failed = False
+        """It has come to its end, but something is wrong."""
 
     def doing(self, what: str) -> None:
         """What is going on; shown on a terminal alone."""
@@ -86,7 +88,8 @@ class Narrator:
         except BaseException as error:
             self._end(step, status, "✗", "red", _reason(error))
             raise
-        self._end(step, status, "✓", "green", step.result)
+        mark, style = ("✗", "red") if step.failed else ("✓", "green")
+        self._end(step, status, mark, style, step.result)
 
     def _end(self, step: Step, status: Status | None, mark: str, style: str, result: str) -> None:
         if status is not None:

@@ -29,7 +29,7 @@ from hack.host import Words
 
 _SQL = """MYSQL_PWD=$(cat "$MYSQL_ROOT_PASSWORD_FILE") \
 exec mysql --user=root --batch --raw --skip-column-names --execute="$1" billing"""
-_SQL_SECONDS = 20
+_ANSWER_SECONDS = 20
 _METRIC = re.compile(r"^(billing_shards_\w+)(\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 
 
@@ -121,7 +121,7 @@ class Site:
     def pods(self) -> list[Pod]:
         """All pods by name. Raises ToolError."""
         try:
-            found = self._core.list_namespaced_pod(resources.NAMESPACE, _request_timeout=_SQL_SECONDS).items
+            found = self._core.list_namespaced_pod(resources.NAMESPACE, _request_timeout=_ANSWER_SECONDS).items
         except (kubernetes.client.ApiException, HTTPError) as error:
             raise ToolError(f"pods cannot be listed: {error}") from error
         return sorted((_pod(item) for item in found), key=lambda pod: pod.name)
@@ -154,7 +154,7 @@ class Site:
                 tty=False,
                 _preload_content=False,
             )
-            talk.run_forever(timeout=_SQL_SECONDS)
+            talk.run_forever(timeout=_ANSWER_SECONDS)
             output, errors, outcome = talk.read_stdout(), talk.read_stderr(), talk.read_channel(ERROR_CHANNEL)
         except (kubernetes.client.ApiException, HTTPError, WebSocketException, OSError) as error:
             self.logbook.note(f"database {database} was not asked: {error}")
@@ -165,11 +165,21 @@ class Site:
             return None
         return str(output)
 
+    def logs(self, pod: str, *, previous: bool = False) -> str:
+        """What the pod's container, or the one before it, has written; why that is not there, where it is not."""
+        try:
+            text = self._core.read_namespaced_pod_log(
+                pod, resources.NAMESPACE, previous=previous, _request_timeout=_ANSWER_SECONDS
+            )
+        except (kubernetes.client.ApiException, HTTPError) as error:
+            return f"no log: {getattr(error, 'body', error)}"
+        return str(text)
+
     def metrics(self, pod: str) -> Counter[str]:
         """The pod's own counters, by name and labels; of a pod that cannot be asked none."""
         try:
             text = self._core.connect_get_namespaced_pod_proxy_with_path(
-                f"{pod}:9464", resources.NAMESPACE, "metrics", _request_timeout=_SQL_SECONDS
+                f"{pod}:9464", resources.NAMESPACE, "metrics", _request_timeout=_ANSWER_SECONDS
             )
         except (kubernetes.client.ApiException, HTTPError) as error:
             self.logbook.note(f"metrics of {pod} were not read: {error}")

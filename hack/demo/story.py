@@ -63,11 +63,24 @@ class Story:
         with self.narrator.step("Audit") as step:
             evidence = self._evidence(wanted, charged, step)
             checks = verdict.checks(evidence)
-            step.result = "clean" if not any(check.problem for check in checks) else "problems, see below"
+            step.failed = any(check.problem for check in checks)
+            step.result = "problems, see below" if step.failed else "clean, and the provider's list agrees"
         with self.narrator.step("Edit the shard map") as step:
-            checks.append(Check(name="pending plan", problem=self._edit(step)))
+            plan = Check(name="pending plan", problem=self._edit(step))
+            step.failed = plan.problem is not None
+            step.result = plan.problem or step.result
+        checks.append(plan)
+        right = not any(check.problem for check in checks)
+        if right:
+            diagnosis.keep_logs(self.site)
+        else:
+            self.explain()
         self._tell(evidence, charged, checks)
-        return not any(check.problem for check in checks)
+        return right
+
+    def explain(self) -> None:
+        """After a failure: logs to the folder, the most telling ones on the screen."""
+        diagnosis.explain(self.site, self.narrator)
 
     def clean_up(self) -> None:
         """Take away what this run, or an interrupted one before it, has made. A cluster that others use stays."""
@@ -221,8 +234,3 @@ class Story:
             "  make down    takes it all away",
         ):
             self.narrator.print(line)
-
-
-def explain(story: Story) -> None:
-    """After a failure: logs to the folder, the most telling ones on the screen."""
-    diagnosis.explain(story.site, story.narrator)
