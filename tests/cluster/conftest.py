@@ -16,17 +16,16 @@ from tests.mysql.shard_set import NAMES, Site
 
 ROOT = Path(__file__).parents[2]
 _NAMESPACES = 24
+_NUMBER = 2
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The machine's cluster. One that runs is used and left running; one that was started here is taken down."""
-    cluster = Cluster()
-    found = cluster.healthy()
+    """A cluster of the tests' own, beside the one of `make up` and `make demo`, which they neither use nor disturb."""
+    cluster = Cluster(_NUMBER)
     cluster.up()
     yield cluster
-    if not found:
-        cluster.down()
+    cluster.down()
 
 
 @pytest.fixture(scope="session")
