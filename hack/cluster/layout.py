@@ -14,7 +14,7 @@ VOLUMES = 4
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths and addresses of one cluster; all files are state, removed by `down`.
+    """Paths and addresses of one cluster; all files but the images are state, removed by `down`.
 
     Number 0 is the machine's cluster. Others (up to 99) may run beside it, for tests that break theirs.
     """
@@ -86,7 +86,8 @@ class Layout:
 
     @property
     def containerd(self) -> Path:
-        return self.root / "containerd"
+        """Images take a minute to load: they are kept beside the state, and the next cluster finds them."""
+        return self.root.with_name(f"containerd{self.number or ''}")
 
     @property
     def kubeconfig(self) -> Path:

@@ -55,7 +55,7 @@ class LocalCluster:
                 self._start()
 
     def down(self) -> None:
-        """End every process of the cluster and remove its state. Doing it twice is fine."""
+        """End every process of the cluster and remove its state, but not its images. Doing it twice is fine."""
         with locked(self._layout.lock):
             self._clear()
 
@@ -97,8 +97,13 @@ class LocalCluster:
         ensure_commands(build.NODE_COMMANDS)
         kube, coredns, pause_image = build.kube(), build.coredns(), build.pause_archive()
         layout = self._layout
+        doubt = layout.containerd / "started"
+        if doubt.exists():
+            # The cluster before this one never came up: should its images be the reason, they must not be met again.
+            remove(layout.containerd)
         for folder in (layout.sockets, layout.logs, layout.etc, layout.etc / "cni", layout.containerd):
             folder.mkdir(parents=True, exist_ok=True)
+        doubt.touch()
         self._make_volumes()
         capsule = open_capsule(layout, build.pause())
         self._record(_CAPSULE, capsule)
@@ -119,6 +124,7 @@ class LocalCluster:
         self._begin("kube-proxy", components.kube_proxy(kube, layout))
         self._begin("coredns", components.coredns(coredns, layout))
         self._wait_for_node()
+        doubt.unlink()
 
     def _load_first_image(self, archive: Path) -> None:
         self._until("containerd", self._layout.containerd_socket.exists)
