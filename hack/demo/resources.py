@@ -1,7 +1,7 @@
 """The Kubernetes objects of the demo: two MySQL servers, the payment provider, Secrets, and the shard set. Pure.
 
-Everything passes the `restricted` pod security level. Data are in volumes of the pods: they outlive every process and container,
-and end with their pod.
+Everything passes the `restricted` pod security level. The databases are on persistent volumes; the provider's state is in a
+volume of its pod, which outlives every process and container.
 """
 
 import json
@@ -160,13 +160,16 @@ def _stateful_set(name: str) -> Object:
         ],
     }
     volumes: list[Object] = [
-        *({"name": volume, "emptyDir": {}} for volume in ("data", "run", "tmp")),
+        *({"name": volume, "emptyDir": {}} for volume in ("run", "tmp")),
         {"name": "settings", "configMap": {"name": f"{name}-settings"}},
         _secret_volume("tls", f"{name}-tls"),
         _secret_volume("root", "mysql-root"),
         _secret_volume("first-statements", "mysql-first-statements"),
     ]
-    spec = {"serviceName": name, "replicas": 1} | _pods(name, _MYSQL_USER, container, volumes)
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}
+    data = {"metadata": {"name": "data"}, "spec": claim}
+    pods = _pods(name, _MYSQL_USER, container, volumes)
+    spec = {"serviceName": name, "replicas": 1, "volumeClaimTemplates": [data]} | pods
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": _metadata(name), "spec": spec}
 
 

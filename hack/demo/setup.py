@@ -3,6 +3,7 @@
 Slow things are made side by side: images are built while the cluster starts, and loaded as they are ready.
 """
 
+import json
 import secrets
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import yaml
 
+from hack.cache import remove
 from hack.demo import resources
 from hack.demo.narrator import Step
 from hack.demo.resources import Certificate, Passwords
 from hack.demo.site import Site
 from hack.errors import ToolError
+from hack.host import docker_works
 from hack.images import targets
 from hack.images.archives import PREFIX, TAG
 from hack.images.wheels import ROOT
@@ -70,6 +73,8 @@ def remove_namespace(site: Site) -> None:
         _remove_shard_sets(site)
     site.helm("uninstall", RELEASE, "--namespace", resources.NAMESPACE, "--ignore-not-found", "--wait", "--timeout", "60s")
     site.kubectl("delete", "namespace", resources.NAMESPACE, "--ignore-not-found", "--timeout=120s")
+    if not docker_works():
+        _empty_volumes(site)
 
 
 def _remove_shard_sets(site: Site) -> None:
@@ -78,6 +83,16 @@ def _remove_shard_sets(site: Site) -> None:
     if deleting.code != 0:
         for name in site.kubectl("get", "billingshardsets", "--output", "name").split():
             site.kubectl("patch", name, "--type=merge", "--patch", '{"metadata":{"finalizers":null}}')
+
+
+def _empty_volumes(site: Site) -> None:
+    """The local cluster has a fixed number of volumes, which are this machine's folders: let others have ours, empty."""
+    for volume in json.loads(site.kubectl("get", "persistentvolumes", "--output", "json"))["items"]:
+        if volume["spec"].get("claimRef", {}).get("namespace") == resources.NAMESPACE:
+            for content in Path(volume["spec"]["local"]["path"]).iterdir():
+                remove(content)
+            patch = '{"spec":{"claimRef":null}}'
+            site.kubectl("patch", f"persistentvolume/{volume['metadata']['name']}", "--type=merge", "--patch", patch)
 
 
 def make_namespace(site: Site, *, started_cluster: bool) -> None:
