@@ -12,8 +12,8 @@ from hack.demo.site import Pod, Site
 from hack.errors import ToolError
 
 _LONGEST_SECONDS = 900
-_PAUSE_SECONDS = 1.0
-_RATE_LOOKS = 8
+_PAUSE_SECONDS = 2.0
+_RATE_LOOKS = 5
 
 PLAN = (("claimer", 0.15), ("claimer", 0.30), ("mysql", 0.45))
 """What is killed, and when: by the share of invoices that is settled."""

@@ -1,4 +1,4 @@
--- One line of JSON; asked every second or two while charges are under way.
+-- One line of JSON; asked every two seconds while charges are under way.
 -- Lane 1 is the retries'. A job with an open attempt waits to be asked about, not to be tried again.
 SELECT JSON_OBJECT(
   'not_invoiced', (SELECT COUNT(*) FROM subscription WHERE next_invoice_at <= NOW(6)),
