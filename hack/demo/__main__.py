@@ -1,7 +1,9 @@
 """`python -m hack.demo`: exit code 0 where everything is right, 1 where a check fails, 130 where it was interrupted."""
 
+import fcntl
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,8 +32,22 @@ def demo(
     narrator.print(f"billing-shards: {'a development cluster' if stay else 'the main job, end to end'}")
     narrator.print(f"details go to {logbook.folder}\n")
     story = Story(site=Site(Cluster(), logbook), narrator=narrator, subscriptions=subscriptions)
-    with locked(cache_dir() / "demo" / "lock"):
+    lock = cache_dir() / "demo" / "lock"
+    if _is_held(lock):
+        narrator.print("another run is under way on this machine: waiting for its end\n")
+    with locked(lock):
+        narrator.begin()
         sys.exit(_stay(story) if stay else _show(story))
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether somebody holds the lock; only for a word about it, it may be otherwise a moment later."""
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _show(story: Story) -> int:

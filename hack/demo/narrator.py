@@ -67,6 +67,10 @@ class Narrator:
         self.started = time.monotonic()
         self._number = 0
 
+    def begin(self) -> None:
+        """Count the time from now on."""
+        self.started = time.monotonic()
+
     def print(self, content: RenderableType = "") -> None:
         """Print below what is there."""
         self.console.print(content)
