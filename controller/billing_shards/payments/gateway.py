@@ -1,10 +1,22 @@
-"""The port to a payment provider. Adapters turn whatever happens into an `Outcome`; they never raise for a charge."""
+"""The port to a payment provider. Adapters turn whatever happens into a value; they never raise for a charge or a refund."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from billing_shards.payments.model import ChargeRequest, Found, Outcome
+from billing_shards.errors import InvalidInput
+from billing_shards.payments.model import (
+    Capabilities,
+    ChargeRequest,
+    Failed,
+    Found,
+    NotFound,
+    Outcome,
+    RefundFound,
+    RefundOutcome,
+    RefundRequest,
+    WebhookEvent,
+)
 
 
 class PaymentGateway(Protocol):
@@ -14,6 +26,7 @@ class PaymentGateway(Protocol):
     """Names the provider on attempts and in the ledger's clearing account."""
     key_ttl_seconds: float
     """How long it remembers an idempotency key."""
+    capabilities: Capabilities
 
     async def charge(self, request: ChargeRequest) -> Outcome:
         """Send one attempt. The same key within its life makes one charge, however often it is sent."""
@@ -21,5 +34,32 @@ class PaymentGateway(Protocol):
     async def find(self, reference: str) -> Found:
         """What became of the attempt of this reference. `NotFound` does not yet mean that it failed."""
 
+    async def refund(self, request: RefundRequest) -> RefundOutcome:
+        """Give money back. Keyed as a charge is; the provider keeps the sum of a charge's refunds within what it took."""
+
+    async def find_refund(self, reference: str, provider_ref: str) -> RefundFound:
+        """What became of the refund of this reference, of the charge that the provider calls `provider_ref`."""
+
+    def parse_webhook(self, body: bytes) -> WebhookEvent:
+        """What a webhook says. Pure; only for a body whose signature was verified. Raises `InvalidInput` where it is no event."""
+
     async def close(self) -> None:
         """Close connections."""
+
+
+class ChargesOnly:
+    """A base for gateways that take charges, and neither refund nor send webhooks."""
+
+    capabilities = Capabilities(refunds=False, signature_header=None, find_lag_seconds=0.0)
+
+    async def refund(self, request: RefundRequest) -> RefundOutcome:  # noqa: ARG002
+        """See `PaymentGateway`."""
+        return Failed(code="refunds_not_supported")
+
+    async def find_refund(self, reference: str, provider_ref: str) -> RefundFound:  # noqa: ARG002
+        """See `PaymentGateway`."""
+        return NotFound()
+
+    def parse_webhook(self, body: bytes) -> WebhookEvent:  # noqa: ARG002
+        """See `PaymentGateway`."""
+        raise InvalidInput("webhook", "this provider sends none")

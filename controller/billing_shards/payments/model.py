@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 
 class AttemptOutcome(IntEnum):
@@ -31,9 +31,34 @@ class DeclineClass(Enum):
     """Will never pass, and must not be tried again."""
 
 
+class Cause(Enum):
+    """Why there is no answer about the money. It tells whose fault that is: the circuit breaker counts only the provider's."""
+
+    NOT_REACHED = "not_reached"
+    """`NotSent`: no connection."""
+    RATE_LIMITED = "rate_limited"
+    """`NotSent`: turned away at the door, as one too many."""
+    CONFIG = "config"
+    """`NotSent`: our key or our settings are no good; the same for every request until a person has mended it."""
+    HELD_BACK = "held_back"
+    """`NotSent`: we did not try, because the provider is failing (its breaker is open)."""
+    NO_ANSWER = "no_answer"
+    """`Unknown`: sent, and nothing came back in time."""
+    FAILED = "failed"
+    """`Unknown`: the provider answered that it failed, or what it would not say itself (a proxy's page)."""
+    IN_FLIGHT = "in_flight"
+    """`Unknown`: it is still working on a request with this key."""
+    KEY_MISMATCH = "key_mismatch"
+    """`Unresolvable`, `Unknown` for a refund: the key was used with other parameters."""
+    REFUSED = "refused"
+    """`Unresolvable`: it finds fault with the request itself."""
+    KEY_EXPIRED = "key_expired"
+    """`Unresolvable`: it does not know the attempt and has forgotten its key."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succeeded:
-    """The provider took the money."""
+    """The provider took the money; of a refund: gave it back."""
 
     provider_ref: str
 
@@ -70,6 +95,7 @@ class NotSent:
 
     reason: str
     retry_after_seconds: float | None = None
+    cause: Cause = Cause.NOT_REACHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +104,7 @@ class Unknown:
 
     reason: str
     retry_after_seconds: float | None = None
+    cause: Cause = Cause.NO_ANSWER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +114,26 @@ class Unresolvable:
     """
 
     reason: str
+    cause: Cause = Cause.REFUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotFound:
-    """The answer of a look-up only: the provider knows no charge of this reference (yet)."""
+    """The answer of a look-up only: the provider knows no charge, or no refund, of this reference (yet)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A refund that will not be: refused, or begun and failed later. No money moved, or it came back."""
+
+    code: str
+    provider_ref: str | None = None
 
 
 Outcome: TypeAlias = Succeeded | Declined | ActionRequired | Pending | NotSent | Unknown | Unresolvable
 Found: TypeAlias = Succeeded | Declined | ActionRequired | Pending | NotSent | Unknown | NotFound
+RefundOutcome: TypeAlias = Succeeded | Pending | Failed | NotSent | Unknown
+RefundFound: TypeAlias = RefundOutcome | NotFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +147,62 @@ class ChargeRequest:
     currency: str
     payment_method: str
     reference: str
+    service: str | None = None
+    """The product that is billed, where it has lanes of its own: for the provider's reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefundRequest:
+    """One refund, full or partial, of a charge that succeeded. Sent again, it is the same to the last byte."""
+
+    key: str
+    """The idempotency key, in printable ASCII, never that of a charge."""
+    provider_ref: str
+    """The provider's name of the charge."""
+    amount: int
+    """Minor units."""
+    currency: str
+    """The charge's."""
+    reference: str
+    """Our name of the refund: how it is found again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a provider does beyond taking charges."""
+
+    refunds: bool
+    signature_header: str | None
+    """The header that signs its webhooks; None where it sends none."""
+    find_lag_seconds: float
+    """How long a charge may exist before `find` sees it. Within this time `NotFound` says nothing."""
+
+
+WebhookKind: TypeAlias = Literal[
+    "charge.succeeded",
+    "charge.failed",
+    "charge.reversed",
+    "charge.pending",
+    "refund.succeeded",
+    "refund.failed",
+    "other",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookEvent:
+    """What a provider tells us by itself, in our words. It may come twice, late, or before what it follows."""
+
+    id: str
+    """The provider's name of this event: the same each time it is delivered."""
+    kind: WebhookKind
+    """`charge.reversed`: a charge that had succeeded was taken back by the bank; `other`: nothing that we act upon."""
+    reference: str | None
+    """Our reference of the attempt or the refund; None where the event does not carry it."""
+    provider_ref: str | None
+    """The provider's name of the charge, or of the refund."""
+    amount: int | None
+    """Minor units; of a reversal, what was taken back."""
+    currency: str | None
+    code: str | None
+    """Why it failed or was reversed, in the provider's words."""
