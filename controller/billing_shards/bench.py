@@ -24,6 +24,7 @@ from billing_shards.db import Database, Rows, queries, translated
 from billing_shards.errors import InvalidInput
 from billing_shards.payments.gateway import PaymentGateway
 from billing_shards.payments.model import ChargeRequest, Found, NotFound, Outcome, Succeeded
+from billing_shards.payments.providers import Providers
 from billing_shards.run import set_up
 from billing_shards.settings import Manifest
 from billing_shards.shards import shardset
@@ -79,8 +80,10 @@ class _Counting:
 class InstantGateway:
     """A provider that takes every charge at once."""
 
-    name = "instant"
     key_ttl_seconds = 86_400.0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     async def charge(self, request: ChargeRequest) -> Outcome:
         """See `PaymentGateway`."""
@@ -208,8 +211,12 @@ async def _drain_until(
     def count() -> None:
         slot[number] += 1
 
-    gateway = _Counting(process.gateway(shard_set) if over_http else InstantGateway(), count)
-    claimer = Claimer(manifest.spec, router, renewals, gateway, range(manifest.spec.shard_count))
+    real = process.providers(shard_set)
+    providers = Providers(
+        _Counting(real.get(gateway.name) if over_http else InstantGateway(gateway.name), count)
+        for gateway in manifest.spec.all_gateways
+    )
+    claimer = Claimer(manifest.spec, router, renewals, providers, range(manifest.spec.shard_count))
     ready.put(_Used())
     await asyncio.to_thread(go.wait)
     before = time.process_time()
@@ -219,7 +226,7 @@ async def _drain_until(
     await run
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     used = _Used(cpu_seconds=time.process_time() - before, memory_mb=memory_mb)
-    await gateway.close()
+    await real.close()
     router.close()
     renewals.close()
     return used

@@ -22,9 +22,10 @@ from billing_shards import process, telemetry
 from billing_shards.errors import BillingShardsError
 from billing_shards.jobs import decide, store
 from billing_shards.jobs.held import Held
+from billing_shards.jobs.lanes import Lanes
 from billing_shards.jobs.model import Job, Lane
 from billing_shards.payments.charge import charge
-from billing_shards.payments.gateway import PaymentGateway
+from billing_shards.payments.providers import Providers
 from billing_shards.payments.reap import reap
 from billing_shards.payments.settle import Result, settle
 from billing_shards.settings import ProcessSettings, ShardSetSpec
@@ -52,15 +53,16 @@ class Claimer:
         spec: ShardSetSpec,
         router: ShardRouter,
         renewals: ShardRouter,
-        gateway: PaymentGateway,
+        providers: Providers,
         shards: Sequence[int],
     ) -> None:
         self._spec = spec
         self._router = router
         self._renewals = renewals
-        self._gateway = gateway
+        self._providers = providers
         self._shards = shards
-        self._held = Held(spec.claimer.workers)
+        self._lanes = Lanes(spec)
+        self._held = Held(spec.claimer.in_flight, self._lanes)
         self._claimed: asyncio.Queue[Job] = asyncio.Queue()
         self._outcomes: defaultdict[int, list[Result]] = defaultdict(list)
         self._settling: dict[int, asyncio.Task[None]] = {}
@@ -160,7 +162,7 @@ class Claimer:
             entry.lane,
             limit=limit,
             lease_seconds=settings.lease_seconds,
-            provider=self._gateway.name,
+            provider=self._lanes.provider(entry.lane),
         )
         jobs: list[Job] = []
         self._held.reserve(entry.lane, limit)
@@ -168,6 +170,7 @@ class Claimer:
             jobs = await self._in_thread(database, claim)
         finally:
             self._held.claimed(entry.lane, limit, jobs)
+        telemetry.JOBS_CLAIMED.labels(self._lanes.label(entry.lane)).inc(len(jobs))
         if len(jobs) == limit:
             ready.append(entry)
         for job in jobs:
@@ -175,8 +178,8 @@ class Claimer:
 
     async def _room_for(self, lane: Lane, due: Collection[Lane]) -> int:
         """Wait until a worthwhile claim of `lane` fits; how many. 0 when told to stop."""
-        workers = self._spec.claimer.workers
-        worthwhile = min(self._spec.claimer.batch, max(1, workers // 4), max(1, decide.share_of(lane, workers)))
+        settings = self._spec.claimer
+        worthwhile = min(settings.batch, max(1, settings.in_flight // 4), max(1, self._held.share(lane)))
         while not self._stop.is_set():
             if room := self._held.take(lane, due, worthwhile):
                 return room
@@ -188,7 +191,7 @@ class Claimer:
     async def _charge_forever(self) -> None:
         while True:
             job = await self._claimed.get()
-            outcome = await charge(self._gateway, job)
+            outcome = await charge(self._providers.named(job.provider), job)
             self._outcomes[job.shard].append(Result(job=job, outcome=outcome, draw=random.random()))  # noqa: S311
             if job.shard not in self._settling:
                 self._settling[job.shard] = self._task(self._settle(job.shard))
@@ -208,7 +211,7 @@ class Claimer:
         """Commit one batch, however long the database is away: the outcomes are known nowhere else. Leases are renewed
         meanwhile; where they are lost all the same, the next holder asks the provider.
         """
-        write = partial(settle, self._router, shard, results, provider=self._gateway.name, policy=self._spec.retry)
+        write = partial(settle, self._router, shard, results, policy=self._spec.retry)
         failures = 0
         while True:
             try:
@@ -303,8 +306,8 @@ async def work(settings: ProcessSettings) -> None:
         renewals = await process.until_usable(lambda: process.router(shard_set, pool_size=1), stop)
         if router is None or renewals is None:
             return
-        gateway = process.gateway(shard_set)
-        claimer = Claimer(shard_set.spec, router, renewals, gateway, range(settings.first_shard, last + 1))
+        providers = process.providers(shard_set)
+        claimer = Claimer(shard_set.spec, router, renewals, providers, range(settings.first_shard, last + 1))
         process.stop_on_signals(claimer.stop)
         watch = asyncio.create_task(process.watch_paused(settings, claimer.pause))
         probes.ready = True
@@ -314,7 +317,7 @@ async def work(settings: ProcessSettings) -> None:
         finally:
             probes.ready = False
             watch.cancel()
-            await gateway.close()
+            await providers.close()
             router.close()
             renewals.close()
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
-from typing import TypeVar
 
 import structlog
 
@@ -21,96 +21,111 @@ from billing_shards import process, telemetry
 from billing_shards.billing import scheduler
 from billing_shards.errors import BillingShardsError
 from billing_shards.jobs import store
-from billing_shards.jobs.model import Lane
+from billing_shards.jobs.lanes import Lanes
 from billing_shards.outbox import events
 from billing_shards.settings import ProcessSettings, ShardSetSpec
 from billing_shards.shards.transactions import ShardRouter
 
 _log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
-_THREADS = 2
-_SCHEDULE_SECONDS = 1.0
+_CONNECTIONS = 4  # to each database: chores wait for one another rather than crowd it
 _MEASURE_SECONDS = 5.0
 
 
-class Housekeeper:
-    """Works for all shards until told to stop."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chore:
+    """Something to be done for a database's shards again and again."""
 
-    def __init__(self, spec: ShardSetSpec, router: ShardRouter, shards: Sequence[int]) -> None:
-        self._spec = spec
+    name: str
+    seconds: float
+    """Rest between two steps that found nothing left to do."""
+    step: Callable[[str, Sequence[int]], bool]
+    """A bounded piece of the work on one database, run in a thread; whether there is more to do at once.
+
+    It is given the database's name and the shards that it is believed to own. Raises `BillingShardsError`s, which are logged.
+    """
+    while_paused: bool = True
+
+
+class Housekeeper:
+    """Does its chores for all shards until told to stop. One that is slow, or whose database is away, holds up no other."""
+
+    def __init__(self, router: ShardRouter, shards: Sequence[int], chores: Sequence[Chore], *, paused: bool = False) -> None:
         self._router = router
         self._shards = shards
+        self._chores = chores
         self._stop = asyncio.Event()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sql")
-        self._paused = spec.paused
+        self._threads = ThreadPoolExecutor(len(chores) * len(router.databases), thread_name_prefix="sql")
+        self._paused = paused
 
     def stop(self) -> None:
-        """`run` returns when the transaction that is under way has ended."""
+        """`run` returns when the steps that are under way have ended."""
         self._stop.set()
 
     def pause(self, paused: bool) -> None:
-        """Write no invoices while paused."""
+        """Leave out the chores that are not for a paused set."""
         self._paused = paused
 
     async def run(self) -> None:
         """Work until `stop`. A database that fails is logged and tried again; a fault of our own ends the process."""
         try:
-            await asyncio.gather(
-                self._until_stopped("schedule", self._schedule, _SCHEDULE_SECONDS),
-                self._until_stopped("measure", self._measure, _MEASURE_SECONDS),
-            )
+            async with asyncio.TaskGroup() as group:
+                for chore in self._chores:
+                    for database in self._router.databases:
+                        group.create_task(self._until_stopped(chore, database))
         finally:
             self._threads.shutdown()
 
-    async def _until_stopped(self, name: str, step: Callable[[str, Collection[int]], Awaitable[None]], seconds: float) -> None:
-        """A step for each database in turn: one that is away does not hold up the others."""
+    async def _until_stopped(self, chore: Chore, database: str) -> None:
         while not self._stop.is_set():
-            for database, shards in self._router.by_database(self._shards).items():
+            more = False
+            shards = self._router.by_database(self._shards).get(database)
+            if shards and not (self._paused and not chore.while_paused):
                 try:
-                    await step(database, shards)
+                    more = await self._in_thread(partial(chore.step, database, shards))
                 except BillingShardsError as error:
-                    telemetry.LOOP_ERRORS.labels(name).inc()
-                    _log.warning("loop_failed", loop=name, database=database, error=str(error))
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), seconds * random.uniform(0.8, 1))  # noqa: S311
+                    telemetry.LOOP_ERRORS.labels(chore.name).inc()
+                    _log.warning("loop_failed", loop=chore.name, database=database, error=str(error))
+            if not more:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), chore.seconds * random.uniform(0.8, 1))  # noqa: S311
 
-    async def _schedule(self, _: str, shards: Collection[int]) -> None:
-        due = [] if self._paused else await self._in_thread(partial(scheduler.due_shards, self._router, list(shards)))
-        for shard in due:
-            if self._stop.is_set() or self._paused:
-                return
-            work = partial(
-                scheduler.schedule_shard,
-                self._router,
-                shard,
-                window_seconds=self._spec.smoothing.window_seconds,
-                grace_seconds=self._spec.retry.grace_seconds,
-            )
-            count = await self._in_thread(work)
-            _log.info("invoices_issued", shard=shard, invoices=count)
-
-    async def _measure(self, database: str, shards: Collection[int]) -> None:
-        await self._in_thread(partial(_measure, self._router, database, shards))
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Callable[[], bool]) -> bool:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def _measure(router: ShardRouter, database: str, shards: Collection[int]) -> None:
+def chores(spec: ShardSetSpec, router: ShardRouter) -> list[Chore]:
+    """Everything that a housekeeper does."""
+    lanes = Lanes(spec)
+    return [
+        Chore(name="schedule", seconds=1.0, step=partial(_schedule, spec, router, lanes), while_paused=False),
+        Chore(name="measure", seconds=_MEASURE_SECONDS, step=partial(_measure, router, lanes)),
+    ]
+
+
+def _schedule(spec: ShardSetSpec, router: ShardRouter, lanes: Lanes, _: str, shards: Sequence[int]) -> bool:
+    """One batch of each due shard."""
+    due = scheduler.due_shards(router, shards)
+    for shard in due:
+        count = scheduler.schedule_shard(router, shard, lanes=lanes, grace_seconds=spec.retry.grace_seconds)
+        _log.info("invoices_issued", shard=shard, invoices=count)
+    return bool(due)
+
+
+def _measure(router: ShardRouter, lanes: Lanes, database: str, shards: Sequence[int]) -> bool:
     started = time.monotonic()
     with router.connect(database) as connection:
         backlog = {(entry.shard, entry.lane): entry for entry in store.backlog(connection, shards)}
         unsent = events.count_unsent(connection, shards)
     for shard in shards:
         telemetry.OUTBOX_UNSENT.labels(shard).set(unsent.get(shard, 0))
-        for lane in Lane:
+        for lane in {*lanes, *(lane for of_shard, lane in backlog if of_shard == shard)}:
             entry = backlog.get((shard, lane))
             oldest = entry.oldest_due_at if entry else None
-            telemetry.JOBS_DUE.labels(shard, lane.name.lower()).set(entry.ready if entry else 0)
-            telemetry.OLDEST_DUE.labels(shard, lane.name.lower()).set(oldest.replace(tzinfo=UTC).timestamp() if oldest else 0)
+            telemetry.JOBS_DUE.labels(shard, lanes.label(lane)).set(entry.ready if entry else 0)
+            telemetry.OLDEST_DUE.labels(shard, lanes.label(lane)).set(oldest.replace(tzinfo=UTC).timestamp() if oldest else 0)
     _log.debug("measured", database=database, seconds=round(time.monotonic() - started, 3))
+    return False
 
 
 async def work(settings: ProcessSettings) -> None:
@@ -120,10 +135,11 @@ async def work(settings: ProcessSettings) -> None:
     stop = asyncio.Event()
     process.stop_on_signals(stop.set)
     async with probes.serve(settings.metrics_port):
-        router = await process.until_usable(lambda: process.router(shard_set, pool_size=_THREADS), stop)
+        router = await process.until_usable(lambda: process.router(shard_set, pool_size=_CONNECTIONS), stop)
         if router is None:
             return
-        housekeeper = Housekeeper(shard_set.spec, router, range(shard_set.spec.shard_count))
+        spec = shard_set.spec
+        housekeeper = Housekeeper(router, range(spec.shard_count), chores(spec, router), paused=spec.paused)
         process.stop_on_signals(housekeeper.stop)
         watch = asyncio.create_task(process.watch_paused(settings, housekeeper.pause))
         probes.ready = True

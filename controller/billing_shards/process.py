@@ -19,8 +19,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from billing_shards import telemetry
 from billing_shards.db import Database
 from billing_shards.errors import BillingShardsError, DatabaseError, DatabaseUnavailable, InvalidInput
+from billing_shards.payments.gateway import PaymentGateway
 from billing_shards.payments.http import HttpGateway
-from billing_shards.settings import ProcessSettings, ShardSetSpec
+from billing_shards.payments.providers import Providers
+from billing_shards.settings import GatewaySpec, ProcessSettings, ShardSetSpec
 from billing_shards.shards.map import ShardMap
 from billing_shards.shards.shardset import FolderSecrets, Secrets, check_database, check_each_connection, open_databases
 from billing_shards.shards.transactions import ShardRouter
@@ -73,9 +75,12 @@ def _check(shard_set: ShardSet, database: Database) -> None:
         _log.warning("database_unavailable_at_start", database=database.name, error=str(error))
 
 
-def gateway(shard_set: ShardSet) -> HttpGateway:
-    """The provider of the spec; of the running event loop."""
-    spec = shard_set.spec.gateway
+def providers(shard_set: ShardSet) -> Providers:
+    """The payment providers of the spec; of the running event loop."""
+    return Providers([_gateway(shard_set, spec) for spec in shard_set.spec.all_gateways])
+
+
+def _gateway(shard_set: ShardSet, spec: GatewaySpec) -> PaymentGateway:
     secret = spec.api_key_secret
 
     def api_key() -> str | None:

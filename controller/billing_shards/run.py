@@ -9,7 +9,7 @@ import structlog
 
 from billing_shards import process, schema, telemetry
 from billing_shards.claimer import Claimer
-from billing_shards.housekeeper import Housekeeper
+from billing_shards.housekeeper import Housekeeper, chores
 from billing_shards.settings import Manifest, ProcessSettings
 from billing_shards.shards import shardset
 from billing_shards.shards.shardset import ManifestSecrets
@@ -42,10 +42,10 @@ async def run(manifest: Manifest, *, metrics_port: int = 0, stop: asyncio.Event 
     await asyncio.to_thread(set_up, manifest)
     shard_set = process.ShardSet(name=manifest.name, spec=manifest.spec, secrets=ManifestSecrets(manifest.secrets))
     router, renewals = process.router(shard_set, pool_size=_POOL), process.router(shard_set, pool_size=1)
-    gateway = process.gateway(shard_set)
+    providers = process.providers(shard_set)
     shards = range(manifest.spec.shard_count)
-    claimer = Claimer(manifest.spec, router, renewals, gateway, shards)
-    housekeeper = Housekeeper(manifest.spec, router, shards)
+    claimer = Claimer(manifest.spec, router, renewals, providers, shards)
+    housekeeper = Housekeeper(router, shards, chores(manifest.spec, router), paused=manifest.spec.paused)
     process.stop_on_signals(stop.set)
     probes = process.Probes()
     try:
@@ -58,7 +58,7 @@ async def run(manifest: Manifest, *, metrics_port: int = 0, stop: asyncio.Event 
             housekeeper.stop()
             claimer.stop()
     finally:
-        await gateway.close()
+        await providers.close()
         router.close()
         renewals.close()
 

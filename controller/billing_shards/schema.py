@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
@@ -67,6 +68,13 @@ def upgrade(database: Database) -> str:
         command.upgrade(config, "head")
         connection.commit()
     return expected_revision()
+
+
+def run_file(connection: Connection, path: Path) -> None:
+    """Run the statements of an SQL file of a revision."""
+    text = "\n".join(line.split("--")[0] for line in path.read_text().splitlines())
+    for statement in filter(str.strip, text.split(";")):
+        connection.exec_driver_sql(statement)
 
 
 def grant_application(database: Database, application: Credentials) -> None:

@@ -24,9 +24,11 @@ KIND = "BillingShardSet"
 
 SHARDS_MAX = 256
 DATABASES_MAX = 32
+LANES_MAX = 100
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][-A-Za-z0-9_]{0,63}$")]
+Weight = Annotated[int, Field(ge=1, le=100)]
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 
 
@@ -86,7 +88,12 @@ class ClaimerSpec(_Model):
     batch: Annotated[int, Field(ge=1, le=2000)] = 500
     """Jobs taken by one claim transaction, at the most."""
     workers: Annotated[int, Field(ge=1, le=10_000)] = 200
-    """Charges under way at once in one process: also the limit on what it holds claimed."""
+    """Charges under way at once in one process."""
+    in_flight_max: Annotated[int, Field(ge=1, le=20_000)] | None = None
+    """Jobs held claimed at once in one process: charging, or waiting for a worker or a settlement. Left out: as `workers`."""
+    renewal_weight: Weight = 3
+    retry_weight: Weight = 1
+    """The shares of the in-flight jobs that the common lanes are sure of, against each other and against the services' lanes."""
     lease_seconds: Annotated[int, Field(ge=5, le=3600)] = 300
     lost_leases_max: Annotated[int, Field(ge=1, le=100)] = 5
     """A job that loses its worker this often is set aside for review."""
@@ -98,6 +105,11 @@ class ClaimerSpec(_Model):
         if self.min_replicas > self.max_replicas:
             raise ValueError("minReplicas must not exceed maxReplicas")
         return self
+
+    @property
+    def in_flight(self) -> int:
+        """`in_flight_max`, or what it is where it was left out."""
+        return self.workers if self.in_flight_max is None else self.in_flight_max
 
 
 class RetrySpec(_Model):
@@ -129,18 +141,42 @@ class SmoothingSpec(_Model):
 
 
 class GatewaySpec(_Model):
-    """The payment provider."""
+    """A payment provider."""
 
+    type: Literal["http", "stripe"] = "http"
+    """The protocol it speaks: docs/gateway-protocol.md, or Stripe's own."""
     name: Name = "http"
     """Names the provider on attempts and in the ledger's clearing account."""
     url: Annotated[str, Field(pattern=r"^https?://[^\s]+$", max_length=2048)]
     api_key_secret: SecretRef | None = None
     """Holds `apiKey`."""
     timeout_seconds: Annotated[float, Field(gt=0, le=300)] = 30
+    """For an answer, from the first byte sent to the last one read."""
+    connect_timeout_seconds: Annotated[float, Field(gt=0, le=300)] = 5
+    read_timeout_seconds: Annotated[float, Field(gt=0, le=300)] = 20
+    """Between two bytes of an answer."""
+    in_flight_max: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Requests under way at once at it, of one claimer process. Left out: as many as its workers make."""
     requests_per_second_max: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Of one claimer process."""
     key_ttl_seconds: Annotated[int, Field(ge=3600)] = 86_400
     """How long the provider remembers an idempotency key. Nothing is resent later than this."""
+
+
+class ServiceSpec(_Model):
+    """A service with lanes of its own in the queue, so that it and the others cannot hold each other up."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@+/=-]{1,63}$")]
+    """As subscriptions have it."""
+    lane: Annotated[int, Field(ge=1, le=LANES_MAX)]
+    """Names its lanes in the queue: one for renewals, one for retries. Never give it to another service."""
+    gateway: Name | None = None
+    """Which provider takes its charges: a name of `gateway` or `gateways`. Left out: `gateway`."""
+    window_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = None
+    """Its own smoothing window. Left out: `smoothing`'s. A change moves nothing that is scheduled already."""
+    renewal_weight: Weight = 3
+    retry_weight: Weight = 1
+    """As in `claimer`."""
 
 
 class OutboxSpec(_Model):
@@ -166,6 +202,10 @@ class ShardSetSpec(_Model):
     retry: RetrySpec = RetrySpec()
     smoothing: SmoothingSpec = SmoothingSpec()
     gateway: GatewaySpec
+    gateways: Annotated[tuple[GatewaySpec, ...], Field(max_length=16)] = ()
+    """Further providers, for the services that name them."""
+    services: Annotated[tuple[ServiceSpec, ...], Field(max_length=LANES_MAX)] = ()
+    """Services that are treated apart. All others share the queue's common lanes and `gateway`."""
     outbox: OutboxSpec = OutboxSpec()
     migration: MigrationSpec = MigrationSpec()
     paused: bool = False
@@ -176,7 +216,21 @@ class ShardSetSpec(_Model):
         names = [database.name for database in self.databases]
         if len(set(names)) != len(names):
             raise ValueError("databases: each name must be given once")
+        providers = [gateway.name for gateway in self.all_gateways]
+        if len(set(providers)) != len(providers):
+            raise ValueError("gateways: each name must be given once, and not be the name of spec.gateway")
+        for field in ("name", "lane"):
+            if len({getattr(service, field) for service in self.services}) != len(self.services):
+                raise ValueError(f"services: each {field} must be given once")
+        unknown = {service.gateway for service in self.services if service.gateway is not None} - set(providers)
+        if unknown:
+            raise ValueError(f"services: names gateway {min(unknown)!r}, which spec.gateways does not list")
         return self
+
+    @property
+    def all_gateways(self) -> tuple[GatewaySpec, ...]:
+        """Every provider; the first is the one for services that name none."""
+        return (self.gateway, *self.gateways)
 
     def database(self, name: str) -> DatabaseSpec:
         """The database of this name. Raises `InvalidSpec` where there is none."""

@@ -26,6 +26,8 @@ UNION ALL SELECT 'billing_job', shard_id FROM (SELECT DISTINCT shard_id FROM bil
 UNION ALL SELECT 'payment_attempt', shard_id FROM (SELECT DISTINCT shard_id FROM payment_attempt) AS t
 UNION ALL SELECT 'ledger_entry', shard_id FROM (SELECT DISTINCT shard_id FROM ledger_entry) AS t
 UNION ALL SELECT 'outbox', shard_id FROM (SELECT DISTINCT shard_id FROM outbox) AS t
+UNION ALL SELECT 'shard_task', shard_id FROM (SELECT DISTINCT shard_id FROM shard_task) AS t
+UNION ALL SELECT 'manual_act', shard_id FROM (SELECT DISTINCT shard_id FROM manual_act) AS t
 
 -- name: right_shard
 SELECT id AS subscription
@@ -218,7 +220,7 @@ SELECT j.id AS job, i.id AS invoice, j.status AS job_status, i.status AS invoice
 FROM billing_job AS j
 JOIN invoice AS i ON i.shard_id = j.shard_id AND i.id = j.invoice_id
 WHERE j.shard_id = %(shard)s
-  AND (j.lane NOT IN (0, 1) OR j.status > 5 OR i.status <> CASE j.status WHEN 2 THEN 2 WHEN 3 THEN 3 ELSE 1 END)
+  AND (j.lane > 201 OR j.status > 5 OR i.status <> CASE j.status WHEN 2 THEN 2 WHEN 3 THEN 3 ELSE 1 END)
 
 -- name: leases
 SELECT id AS job, invoice_id AS invoice, due_at AS lease_ended, lease_token <> 0 AS has_token

@@ -43,7 +43,7 @@ SELECT COUNT(*) FROM invoice WHERE shard_id = %(shard)s AND id = %(id)s FOR SHAR
 INSERT INTO billing_job
   (shard_id, id, lane, status, due_at, subscription_id, invoice_id, amount, currency, payment_method, idempotency_key, grace_until,
    created_at, updated_at)
-SELECT %(shard)s, r.id, 0, 0, r.due_at, r.subscription_id, r.invoice_id, r.amount, r.currency, r.payment_method,
+SELECT %(shard)s, r.id, r.lane, 0, r.due_at, r.subscription_id, r.invoice_id, r.amount, r.currency, r.payment_method,
        UNHEX(r.idempotency_key), r.grace_until, %(now)s, %(now)s
 FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
   id              BIGINT UNSIGNED PATH '$[0]',
@@ -54,7 +54,8 @@ FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
   currency        CHAR(3)         PATH '$[5]',
   payment_method  VARCHAR(128)    PATH '$[6]',
   idempotency_key CHAR(64)        PATH '$[7]',
-  grace_until     DATETIME(6)     PATH '$[8]')) AS r
+  grace_until     DATETIME(6)     PATH '$[8]',
+  lane            TINYINT UNSIGNED PATH '$[9]')) AS r
 
 -- name: advance_subscriptions
 UPDATE JSON_TABLE(%(rows)s, '$[*]' COLUMNS (

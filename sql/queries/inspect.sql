@@ -9,7 +9,7 @@ SELECT shard_id, SUM(status = 0 AND due_at <= NOW(6)) AS due, MIN(IF(status = 0 
        SUM(status = 1) AS in_work, SUM(status = 0 AND due_at > NOW(6)) AS later, SUM(status = 4) AS customer,
        SUM(status = 5) AS review
 FROM billing_job
-WHERE shard_id IN %(shards)s AND lane IN (0, 1) AND status IN (0, 1, 4, 5)
+WHERE shard_id IN %(shards)s AND lane IN %(lanes)s AND status IN (0, 1, 4, 5)
 GROUP BY shard_id
 
 -- name: not_invoiced

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from alembic import op
 
+from billing_shards.schema import run_file
+
 revision = "0001"
 down_revision = None
 
 
 def upgrade() -> None:
-    text = "\n".join(line.split("--")[0] for line in Path(__file__).with_suffix(".sql").read_text().splitlines())
-    for statement in filter(str.strip, text.split(";")):
-        op.get_bind().exec_driver_sql(statement)
+    run_file(op.get_bind(), Path(__file__).with_suffix(".sql"))

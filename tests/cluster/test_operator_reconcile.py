@@ -15,6 +15,7 @@ import kopf
 import kubernetes
 import pytest
 
+from billing_shards import schema
 from billing_shards.kube.api import KubeApi
 from billing_shards.kube.handlers import Handlers
 from billing_shards.kube.model import Release
@@ -330,7 +331,7 @@ def test_the_probe_fails_where_a_resource_is_not_looked_at(cluster: Cluster, nam
     namespace.shard_set(site.document())
     api = KubeApi(kubernetes.config.new_client_from_config(str(cluster.kubeconfig)))  # type: ignore[no-untyped-call]
     with ThreadPoolExecutor(2) as pool:
-        rounds = Rounds(api, Observer(api, pool), Release(image="none", revision="0001"))
+        rounds = Rounds(api, Observer(api, pool), Release(image="none", revision=schema.expected_revision()))
         patient = Handlers(rounds, api, pool, (namespace.name,), overdue_seconds=600)
         assert asyncio.run(patient.probe()) == 1
         hasty = Handlers(rounds, api, pool, (namespace.name,), overdue_seconds=0)
@@ -345,5 +346,5 @@ def test_an_api_server_that_does_not_answer_is_no_reason_to_restart(namespace: N
         configuration.retries = False
         api = KubeApi(kubernetes.client.ApiClient(configuration))
         with ThreadPoolExecutor(2) as pool:
-            rounds = Rounds(api, Observer(api, pool), Release(image="none", revision="0001"))
+            rounds = Rounds(api, Observer(api, pool), Release(image="none", revision=schema.expected_revision()))
             assert asyncio.run(Handlers(rounds, api, pool, (namespace.name,), overdue_seconds=0).probe()) == -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -11,9 +12,10 @@ import pytest
 from billing_shards.audit import rules
 from billing_shards.audit.auditor import audit
 from billing_shards.audit.model import AuditReport, ProviderCharge
+from billing_shards.db import queries
 from billing_shards.errors import InvalidInput
 from billing_shards.jobs import store
-from billing_shards.jobs.model import Lane
+from billing_shards.jobs.model import RENEWAL, RETRY
 from billing_shards.payments.model import ActionRequired, DeclineClass, Declined, Outcome, Succeeded, Unknown
 from billing_shards.payments.settle import Result, settle
 from tests.mysql.shard_set import DueJob, ShardSet
@@ -114,10 +116,10 @@ def world(make_shard_set: Callable[..., ShardSet]) -> World:
 def _charge_all(shard_set: ShardSet, round_: int) -> None:
     """Claim and settle all that is due, then make declined jobs due at once."""
     for shard in shard_set.shards:
-        for lane in Lane:
+        for lane in (RENEWAL, RETRY):
             jobs = store.claim(shard_set.router, shard, lane, limit=10, lease_seconds=60, provider="http")
             results = [Result(job=job, outcome=OUTCOMES[job.subscription][round_], draw=0.0) for job in jobs]
-            settle(shard_set.router, shard, results, provider="http", policy=shard_set.spec.retry)
+            settle(shard_set.router, shard, results, policy=shard_set.spec.retry)
         declined = (
             "UPDATE billing_job SET due_at = NOW(6) WHERE shard_id = %(shard)s AND status = 0 AND subscription_id = 'second'"
         )
@@ -206,7 +208,7 @@ def _extra_job(world: World) -> None:
 def _expired_lease(world: World) -> None:
     job = world.jobs["new"]
     world.change("new", "UPDATE billing_job SET due_at = NOW(6) WHERE id = %(job)s")
-    assert store.claim(world.shard_set.router, job.shard, Lane.RENEWAL, limit=1, lease_seconds=60, provider="http")
+    assert store.claim(world.shard_set.router, job.shard, RENEWAL, limit=1, lease_seconds=60, provider="http")
     world.change("new", "UPDATE billing_job SET due_at = NOW(6) - INTERVAL 1 HOUR WHERE id = %(job)s")
 
 
@@ -274,7 +276,7 @@ BREAKS: list[tuple[str, str, Callable[[World], None]]] = [
         _changed("new", "UPDATE shard_sequence SET next_value = 1 WHERE shard_id = %(shard)s AND name = 'id'"),
     ),
     ("job_state", "done unpaid", _changed("new", "UPDATE billing_job SET status = 2" + _JOB)),
-    ("job_state", "no such lane", _changed("new", "UPDATE billing_job SET lane = 7" + _JOB)),
+    ("job_state", "no such lane", _changed("new", "UPDATE billing_job SET lane = 255" + _JOB)),
     ("leases", "ended", _expired_lease),
     (
         "attempt_job",
@@ -432,4 +434,4 @@ def test_the_list_of_tables_with_rows_of_a_shard_is_whole(shard_set: ShardSet) -
         "AND table_name <> 'shard_owner'"
     )
     tables = {row[0] for row in shard_set.rows(0, query)}
-    assert tables == {"shard_sequence", "subscription", "invoice", "billing_job", "payment_attempt", "ledger_entry", "outbox"}
+    assert tables == set(re.findall(r"SELECT '(\w+)'", queries("audit").shards_with_rows))

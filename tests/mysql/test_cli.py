@@ -19,16 +19,19 @@ import pytest
 import yaml
 from sqlalchemy import event
 
+from billing_shards import schema
 from billing_shards.cli import invoice
 from billing_shards.cli.codes import ExitCode
 from billing_shards.db import queries
 from billing_shards.jobs import store
-from billing_shards.jobs.model import Lane
+from billing_shards.jobs.model import RENEWAL
 from billing_shards.payments.model import DeclineClass, Declined, Outcome, Succeeded
 from billing_shards.payments.settle import Result, settle
 from hack.mysql import wrong_ca
 from tests.mysql.command import cli
 from tests.mysql.shard_set import APPLICATION, NAME, DueJob, ShardSet, Site
+
+HEAD = schema.expected_revision()
 
 SENTINEL = "s3ntinel-passw0rd"
 
@@ -43,9 +46,9 @@ def write_manifest(path: Path, site: Site, secrets: Mapping[str, Mapping[str, st
 
 
 def finish(shard_set: ShardSet, job: DueJob, outcome: Outcome) -> None:
-    jobs = store.claim(shard_set.router, job.shard, Lane.RENEWAL, limit=10, lease_seconds=60, provider="http")
+    jobs = store.claim(shard_set.router, job.shard, RENEWAL, limit=10, lease_seconds=60, provider="http")
     results = [Result(job=claimed, outcome=outcome, draw=0.0) for claimed in jobs]
-    settle(shard_set.router, job.shard, results, provider="http", policy=shard_set.spec.retry)
+    settle(shard_set.router, job.shard, results, policy=shard_set.spec.retry)
 
 
 def lines(text: str) -> list[list[str]]:
@@ -61,12 +64,12 @@ def test_schemas_are_upgraded_granted_and_placed_once(empty_site: Site, tmp_path
     assert before.code == ExitCode.DATABASE
     first = cli("schema", "upgrade", "--manifest", manifest)
     assert (first.code, first.err) == (ExitCode.OK, "")
-    assert lines(first.out)[1:] == [["a", "empty", "0001"], ["b", "empty", "0001"]]
+    assert lines(first.out)[1:] == [["a", "empty", HEAD], ["b", "empty", HEAD]]
     again = cli("schema", "upgrade", "--manifest", manifest, "--json")
-    assert again.json == {"databases": [{"database": name, "was": "0001", "revision": "0001"} for name in ("a", "b")]}
+    assert again.json == {"databases": [{"database": name, "was": HEAD, "revision": HEAD} for name in ("a", "b")]}
     after = cli("schema", "status", "--manifest", manifest)
     assert after.code == ExitCode.OK
-    assert lines(after.out)[1:] == [[name, "0001", "main", "8", "usable"] for name in ("a", "b")]
+    assert lines(after.out)[1:] == [[name, HEAD, "main", "8", "usable"] for name in ("a", "b")]
     shown = cli("status", "--manifest", manifest)
     assert [line[:3] for line in lines(shown.out)[1:]] == [["0-3", "a", "owner"], ["4-7", "b", "owner"]]
 
@@ -87,7 +90,7 @@ def test_a_database_that_is_down_does_not_keep_the_others_from_their_upgrade(emp
     ended = cli("schema", "upgrade", "--manifest", manifest)
     assert ended.code == ExitCode.DATABASE
     assert ended.err == "error: database a: not reachable (MySQL error 2003)\n"
-    assert lines(ended.out)[1:] == [["b", "empty", "0001"]]
+    assert lines(ended.out)[1:] == [["b", "empty", HEAD]]
     shown = cli("schema", "status", "--json", "--manifest", write_manifest(tmp_path / "whole.yaml", empty_site))
     assert shown.json["databases"][1]["state"] == "is not set up yet: no shard was ever placed on it"
 

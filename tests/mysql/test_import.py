@@ -19,6 +19,7 @@ from billing_shards.billing.rows import COLUMNS
 from billing_shards.billing.scheduler import due_shards, schedule_shard
 from billing_shards.db import queries
 from billing_shards.errors import InvalidInput
+from billing_shards.jobs.lanes import Lanes
 from tests.mysql.shard_set import ShardSet, pretty
 
 HEADER = ",".join(COLUMNS)
@@ -81,7 +82,7 @@ def test_rows_go_to_the_shards_of_their_ids_and_are_billed(shard_set: ShardSet, 
         ids = shard_set.rows(shard, "SELECT id FROM subscription WHERE shard_id = %(shard)s")
         assert {shard_set.shard_of(row[0]) for row in ids} == {shard}
     for shard in due_shards(shard_set.router, shard_set.shards):
-        schedule_shard(shard_set.router, shard, window_seconds=3600, grace_seconds=60)
+        schedule_shard(shard_set.router, shard, lanes=Lanes(shard_set.spec), grace_seconds=60)
     assert shard_set.count("invoice") == 200
     assert due_shards(shard_set.router, shard_set.shards) == []
 
@@ -120,7 +121,7 @@ def test_running_again_imports_nothing_twice(shard_set: ShardSet, load: Load) ->
 def test_a_subscription_that_is_billed_already_is_there_already(shard_set: ShardSet, load: Load) -> None:
     load(line(1))
     shard = shard_set.shard_of("sub-1")
-    schedule_shard(shard_set.router, shard, window_seconds=0, grace_seconds=60)
+    schedule_shard(shard_set.router, shard, lanes=Lanes(shard_set.spec), grace_seconds=60)
     before = shard_set.rows(shard, "SELECT * FROM subscription")
     assert load(line(1)).already_there == 1
     assert shard_set.rows(shard, "SELECT * FROM subscription") == before

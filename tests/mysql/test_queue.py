@@ -11,7 +11,7 @@ import pytest
 
 from billing_shards.db import Rows
 from billing_shards.jobs import store
-from billing_shards.jobs.model import Job, Lane, Status, attempt_key
+from billing_shards.jobs.model import RENEWAL, RETRY, Job, Lane, Status, attempt_key
 from billing_shards.payments.reap import reap
 from billing_shards.shards.transactions import ShardTransaction
 from tests.mysql.shard_set import DueJob, ShardSet, pretty
@@ -28,7 +28,7 @@ def fill(shard_set: ShardSet, count: int, shard: int = 3, *, prefix: str = "sub"
     return found
 
 
-def claim(shard_set: ShardSet, shard: int = 3, *, limit: int = 100, lane: Lane = Lane.RENEWAL) -> list[Job]:
+def claim(shard_set: ShardSet, shard: int = 3, *, limit: int = 100, lane: Lane = RENEWAL) -> list[Job]:
     return store.claim(shard_set.router, shard, lane, limit=limit, lease_seconds=60, provider="http")
 
 
@@ -70,8 +70,8 @@ def test_claim_leaves_what_is_not_due_of_another_lane_or_claimed(shard_set: Shar
     fill(shard_set, 1, overdue_seconds=-3600)
     fill_retry = shard_set.add_due_job("another", lane=1)
     assert claim(shard_set) == []
-    assert [job.id for job in claim(shard_set, fill_retry.shard, lane=Lane.RETRY)] == [fill_retry.job]
-    assert claim(shard_set, fill_retry.shard, lane=Lane.RETRY) == []
+    assert [job.id for job in claim(shard_set, fill_retry.shard, lane=RETRY)] == [fill_retry.job]
+    assert claim(shard_set, fill_retry.shard, lane=RETRY) == []
 
 
 def test_two_claimers_take_disjoint_jobs_while_both_transactions_are_open(shard_set: ShardSet) -> None:
@@ -197,7 +197,7 @@ def test_backlog_counts_what_is_due_and_what_is_claimed(shard_set: ShardSet) -> 
     claim(shard_set, limit=1)
     with shard_set.router.read(3) as connection:
         (found,) = store.backlog(connection, [3])
-    assert (found.ready, found.processing, found.lane) == (2, 1, Lane.RENEWAL)
+    assert (found.ready, found.processing, found.lane) == (2, 1, RENEWAL)
     assert found.oldest_due_at is not None
 
 
@@ -215,7 +215,7 @@ def test_explain_of_the_hot_queries(shard_set: ShardSet) -> None:
         "expired_leases": {"lane": 0, "limit": 20},
         "claim": {"token": 1, "lease_seconds": 60, "ids": (1, 2, 3)},
         "next_due": {"shards": (1, 3)},
-        "shards_with_expired_leases": {"shards": (1, 3)},
+        "expired_lanes": {"shards": (1, 3)},
     }
     keys = {"claim": "PRIMARY"}
     for name, params in hot.items():
@@ -255,7 +255,7 @@ def test_the_transaction_knows_what_it_touched(shard_set: ShardSet) -> None:
     touched: list[Any] = []
 
     def body(transaction: ShardTransaction) -> None:
-        store.reap_in(transaction, Lane.RENEWAL, limit=1, jitter_seconds=0, lost_leases_max=9)
+        store.reap_in(transaction, RENEWAL, limit=1, jitter_seconds=0, lost_leases_max=9)
         touched.extend(transaction.touched)
 
     (job,) = claim(shard_set)

@@ -15,6 +15,7 @@ from sqlalchemy import event
 from billing_shards.billing.scheduler import due_shards, schedule_shard
 from billing_shards.billing.smoothing import offset_seconds
 from billing_shards.db import queries
+from billing_shards.jobs.lanes import Lanes
 from billing_shards.jobs.model import job_key
 from tests.mysql.shard_set import ShardSet, pretty
 
@@ -27,7 +28,7 @@ def at(text: str) -> datetime:
 
 
 def schedule(shard_set: ShardSet, shard: int, **changes: Any) -> int:
-    return schedule_shard(shard_set.router, shard, **{"window_seconds": WINDOW, "grace_seconds": GRACE, **changes})
+    return schedule_shard(shard_set.router, shard, **{"lanes": Lanes(shard_set.spec), "grace_seconds": GRACE, **changes})
 
 
 def schedule_all(shard_set: ShardSet, **changes: Any) -> int:

@@ -67,7 +67,7 @@ def definitions(database: Database) -> dict[str, str]:
 
 def test_an_empty_schema_is_behind_until_it_is_upgraded(owned: Database) -> None:
     assert schema.current_revision(owned) is None
-    with pytest.raises(SchemaBehind, match=r"^database a: has revision none, wants 0001$"):
+    with pytest.raises(SchemaBehind, match=r"^database a: has revision none, wants \d{4}$"):
         schema.check(owned)
     assert schema.upgrade(owned) == schema.expected_revision()
     assert schema.current_revision(owned) == schema.expected_revision()
@@ -286,7 +286,7 @@ def test_a_database_that_cannot_be_used_says_which_and_why_and_no_password(empty
         (opened(empty_site, OWNER, database="elsewhere"), AccessDenied, "database a: access denied (MySQL error 1044)"),
         (opened(empty_site, root, database="elsewhere"), AccessDenied, "database a: access denied (MySQL error 1049)"),
         (opened(empty_site, OWNER, port=free), DatabaseUnavailable, "database a: not reachable (MySQL error 2003)"),
-        (opened(empty_site, OWNER), SchemaBehind, "database a: has revision none, wants 0001"),
+        (opened(empty_site, OWNER), SchemaBehind, f"database a: has revision none, wants {schema.expected_revision()}"),
     ]
     for database, kind, message in cases:
         error = refusal(database)

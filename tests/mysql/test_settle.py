@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from billing_shards.jobs.model import Job, Lane, Status
+from billing_shards.jobs.model import RETRY, Job, Status
 from billing_shards.payments.model import (
     ActionRequired,
     AttemptOutcome,
@@ -31,7 +31,7 @@ HARD = Declined(decline_class=DeclineClass.HARD, code="stolen_card", provider_re
 
 def settled(shard_set: ShardSet, *results: tuple[Job, Outcome]) -> list[Job]:
     batch = [Result(job=job, outcome=outcome, draw=0.0) for job, outcome in results]
-    return settle(shard_set.router, batch[0].job.shard, batch, provider="http", policy=shard_set.spec.retry)
+    return settle(shard_set.router, batch[0].job.shard, batch, policy=shard_set.spec.retry)
 
 
 def facts(shard_set: ShardSet, job: Job) -> dict[str, Any]:
@@ -122,9 +122,9 @@ def test_a_failed_charge_begins_a_new_attempt_and_success_recovers_the_subscript
     (first,) = claim(shard_set)
     settled(shard_set, (first, SOFT))
     assert 295 <= status(shard_set, first).due_in <= 300
-    assert claim(shard_set, lane=Lane.RETRY) == []
+    assert claim(shard_set, lane=RETRY) == []
     shard_set.change(3, "UPDATE billing_job SET due_at = NOW(6) WHERE shard_id = %(shard)s")
-    (second,) = claim(shard_set, lane=Lane.RETRY)
+    (second,) = claim(shard_set, lane=RETRY)
     assert (second.attempt_no, second.resumed) == (2, False)
     assert second.attempt_key != first.attempt_key
     settled(shard_set, (second, Succeeded(provider_ref="ch_2")))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from billing_shards.jobs.model import Job, Lane
+from billing_shards.jobs.model import RENEWAL, Job
 from billing_shards.payments.charge import charge
 from billing_shards.payments.model import (
     ActionRequired,
@@ -63,7 +63,8 @@ def job(*, resumed: bool, age: float = 0, attempt_no: int = 2) -> Job:
     return Job(
         shard=7,
         id=40,
-        lane=Lane.RENEWAL,
+        lane=RENEWAL,
+        provider="http",
         subscription="sub",
         invoice=39,
         amount=990,

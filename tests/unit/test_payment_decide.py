@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing_shards.jobs.model import Job, Lane, attempt_key, job_key
+from billing_shards.jobs.model import RENEWAL, RETRY, Job, Lane, attempt_key, job_key
 from billing_shards.payments.decide import AskCustomer, CheckAfter, Decision, GiveUp, Paid, RetryAfter, Review, decide
 from billing_shards.payments.declines import classify
 from billing_shards.payments.model import (
@@ -41,7 +41,7 @@ OUTCOMES: tuple[Outcome, ...] = (
 ENDS = (Paid, RetryAfter, AskCustomer, GiveUp)
 
 
-def job(*, attempt_no: int = 1, checks: int = 0, grace: timedelta = timedelta(days=14), lane: Lane = Lane.RENEWAL) -> Job:
+def job(*, attempt_no: int = 1, checks: int = 0, grace: timedelta = timedelta(days=14), lane: Lane = RENEWAL) -> Job:
     return Job(
         shard=1,
         id=2,
@@ -51,6 +51,7 @@ def job(*, attempt_no: int = 1, checks: int = 0, grace: timedelta = timedelta(da
         amount=990,
         currency="USD",
         payment_method="pm",
+        provider="http",
         key=bytes(32),
         attempt_no=attempt_no,
         checks=checks,
@@ -64,7 +65,7 @@ def job(*, attempt_no: int = 1, checks: int = 0, grace: timedelta = timedelta(da
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
 def test_every_state_and_outcome_has_one_decision_and_only_known_outcomes_close_an_attempt(outcome: Outcome) -> None:
     known = isinstance(outcome, Succeeded | Declined | ActionRequired)
-    product = itertools.product(range(1, 9), range(12), (timedelta(0), timedelta(days=14)), Lane, (0.0, 0.999))
+    product = itertools.product(range(1, 9), range(12), (timedelta(0), timedelta(days=14)), (RENEWAL, RETRY), (0.0, 0.999))
     for attempt_no, checks, grace, lane, draw in product:
         decision = decide(job(attempt_no=attempt_no, checks=checks, grace=grace, lane=lane), outcome, POLICY, draw)
         assert isinstance(decision, ENDS) is known, (outcome, decision)

@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,9 @@ from billing_shards.billing.decide import plan
 from billing_shards.billing.model import Due, Invoice, Plan, Subscription
 from billing_shards.billing.periods import Interval, Unit, begins_at, first_day
 from billing_shards.billing.smoothing import offset_seconds
-from billing_shards.jobs.model import job_key
+from billing_shards.jobs.lanes import Lanes
+from billing_shards.jobs.model import RENEWAL, job_key
+from billing_shards.settings import parse_spec
 
 ZONES = ("UTC", "Asia/Kolkata", "America/Bogota", "America/Sao_Paulo", "Pacific/Apia", "America/Juneau")
 
@@ -30,9 +33,15 @@ def subscription(start: str = "2024-01-31", *, time_zone: str = "UTC", unit: Uni
     )
 
 
+def lanes(**spec: Any) -> Lanes:
+    user = {"credentialsSecret": {"name": "app"}, "schemaSecret": {"name": "owner"}}
+    return Lanes(parse_spec({"databases": [{"name": "a", "host": "a", **user}], "gateway": {"url": "http://a"}, **spec}))
+
+
 def planned(agreed: Subscription, now: str, *, next_period: int = 0, window: int = 3600, grace: int = 60, most: int = 12) -> Plan:
     due = Due(subscription=agreed, next_period=next_period)
-    return plan(due, datetime.fromisoformat(now), window_seconds=window, grace_seconds=grace, catch_up_max=most)
+    common = lanes(smoothing={"windowSeconds": window})
+    return plan(due, datetime.fromisoformat(now), lanes=common, grace_seconds=grace, catch_up_max=most)
 
 
 def test_the_first_period_is_invoiced_when_it_begins() -> None:
@@ -50,11 +59,19 @@ def test_the_first_period_is_invoiced_when_it_begins() -> None:
                 charge_at=charge_at,
                 grace_until=charge_at + timedelta(seconds=60),
                 key=job_key("sub-1", date(2024, 1, 31), 1),
+                lane=RENEWAL,
             ),
         ),
         next_period=1,
         next_invoice_at=datetime.fromisoformat("2024-02-29T00:00:00"),
     )
+
+
+def test_a_service_of_its_own_has_its_lane_and_its_window() -> None:
+    services = [{"name": "video", "lane": 7, "windowSeconds": 0}]
+    due = Due(subscription=subscription(), next_period=0)
+    (invoice,) = plan(due, datetime(2024, 1, 31), lanes=lanes(services=services), grace_seconds=60, catch_up_max=12).invoices
+    assert (invoice.lane, invoice.charge_at) == (14, datetime(2024, 1, 31))
 
 
 def test_before_a_period_begins_nothing_is_invoiced() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from billing_shards.billing.periods import Interval
+from billing_shards.jobs.model import Lane
 
 RECURRING = 1
 """The charge type of a subscription's periods."""
@@ -52,6 +53,7 @@ class Invoice:
     grace_until: datetime
     key: bytes
     """The job's idempotency key: 32 bytes."""
+    lane: Lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from billing_shards import telemetry
 from billing_shards.accounts import ledger
 from billing_shards.billing import decide, store
 from billing_shards.billing.model import Invoice
+from billing_shards.jobs.lanes import Lanes
 from billing_shards.outbox import events
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
@@ -29,12 +30,12 @@ def due_shards(router: ShardRouter, shards: Sequence[int]) -> list[int]:
 
 
 def schedule_shard(
-    router: ShardRouter, shard: int, *, window_seconds: int, grace_seconds: int, limit: int = 500, catch_up_max: int = 12
+    router: ShardRouter, shard: int, *, lanes: Lanes, grace_seconds: int, limit: int = 500, catch_up_max: int = 12
 ) -> int:
     """Invoice up to `limit` due subscriptions of a shard, up to `catch_up_max` periods each; how many invoices were written.
 
-    Run again until the shard is not due any more. Jobs fall due at the subscription's place in a window of `window_seconds`;
-    charging may go on for `grace_seconds`. Raises what `ShardRouter.run` raises.
+    Run again until the shard is not due any more. Jobs wait in the lane of their service and fall due at the subscription's place
+    in its window; charging may go on for `grace_seconds`. Raises what `ShardRouter.run` raises.
     """
     issued: dict[int, Invoice] = {}
 
@@ -42,10 +43,7 @@ def schedule_shard(
         issued.clear()
         due = store.lock_due(transaction, limit)
         plans = [
-            decide.plan(
-                one, transaction.now, window_seconds=window_seconds, grace_seconds=grace_seconds, catch_up_max=catch_up_max
-            )
-            for one in due
+            decide.plan(one, transaction.now, lanes=lanes, grace_seconds=grace_seconds, catch_up_max=catch_up_max) for one in due
         ]
         if plans:
             issued.update(_issue(transaction, [invoice for plan in plans for invoice in plan.invoices]))

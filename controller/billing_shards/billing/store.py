@@ -49,7 +49,7 @@ def insert_invoices(transaction: ShardTransaction, first: int, invoices: Sequenc
 
 
 def insert_jobs(transaction: ShardTransaction, first: int, invoices: Mapping[int, Invoice]) -> None:
-    """Write one ready job for each invoice, under the ids from `first` on, in the lane of renewals."""
+    """Write one ready job for each invoice, under the ids from `first` on, in its service's lane."""
     rows = [
         (
             job,
@@ -61,6 +61,7 @@ def insert_jobs(transaction: ShardTransaction, first: int, invoices: Mapping[int
             i.subscription.payment_method,
             i.key.hex(),
             _text(i.grace_until),
+            i.lane,
         )
         for job, (invoice, i) in enumerate(invoices.items(), first)
     ]

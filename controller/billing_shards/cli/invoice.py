@@ -18,7 +18,7 @@ from billing_shards.cli.codes import ExitCode
 from billing_shards.cli.source import Source
 from billing_shards.db import queries
 from billing_shards.errors import InvalidInput, NotFound
-from billing_shards.jobs.model import Lane, Status, job_key
+from billing_shards.jobs.model import Status, job_key
 from billing_shards.payments.model import AttemptOutcome
 from billing_shards.shards.model import shard_of
 from billing_shards.shards.transactions import ShardRouter
@@ -207,8 +207,7 @@ def document(facts: Facts) -> dict[str, Any]:
         "invoice": {**invoice, "status": InvoiceStatus(invoice["status"]).name.lower()},
         "subscription": facts.subscription
         and {**facts.subscription, "status": SubscriptionStatus(facts.subscription["status"]).name.lower()},
-        "job": facts.job
-        and {**facts.job, "status": Status(facts.job["status"]).name.lower(), "lane": Lane(facts.job["lane"]).name.lower()},
+        "job": facts.job and {**facts.job, "status": Status(facts.job["status"]).name.lower()},
         "attempts": [{**attempt, "outcome": AttemptOutcome(attempt["outcome"]).name.lower()} for attempt in facts.attempts],
         "ledger": [{**entry, "kind": _kind(entry["kind"])} for entry in facts.entries],
         "events": [dict(event) for event in facts.events],

@@ -15,6 +15,7 @@ from billing_shards.cli.codes import ExitCode, code_of
 from billing_shards.cli.source import Source
 from billing_shards.db import Database, queries, translated
 from billing_shards.errors import BillingShardsError
+from billing_shards.jobs.store import lanes_in_use
 from billing_shards.shards import shardset
 from billing_shards.shards.model import Owner, OwnerState
 from billing_shards.shards.store import read_owners
@@ -106,8 +107,9 @@ def _read(source: Source, database: Database) -> list[Waiting]:
 
 def _counts(connection: Connection, shards: tuple[int, ...]) -> dict[int, dict[str, Any]]:
     counts: dict[int, dict[str, Any]] = {}
+    params = {"shards": shards, "lanes": lanes_in_use(connection, shards) or (0,)}
     for query in (_q.jobs, _q.not_invoiced, _q.unsent):
-        for row in connection.exec_driver_sql(query, {"shards": shards}).mappings():
+        for row in connection.exec_driver_sql(query, params).mappings():
             counts.setdefault(row["shard_id"], {}).update(row)
     return counts
 

@@ -6,23 +6,26 @@ from collections.abc import Collection, Mapping
 
 from billing_shards.jobs.model import Lane
 
-_SHARES = {Lane.RENEWAL: 3, Lane.RETRY: 1}
+_IDLE_RESERVE = 4  # a lane without due jobs keeps this part of its share: what it lends may not come back soon
 _REST_SECONDS_MIN = 0.01
 
 
-def room(lane: Lane, in_flight: Mapping[Lane, int], due: Collection[Lane], workers: int) -> int:
-    """How many more jobs of `lane` a process may hold.
+def room(lane: Lane, in_flight: Mapping[Lane, int], due: Collection[Lane], limit: int, weights: Mapping[Lane, int]) -> int:
+    """How many more jobs of `lane` a process may hold, where it may hold `limit` in all.
 
-    Each lane with due jobs is sure of its share of the workers; a lane without any lends its share out.
+    Each lane with due jobs is sure of its share; a lane without any lends out the most of it.
     """
-    free = workers - sum(in_flight.values())
-    kept = sum(max(0, share_of(other, workers) - in_flight.get(other, 0)) for other in due if other is not lane)
-    return max(0, free - kept)
+    kept = 0
+    for other in weights:
+        if other != lane:
+            share = share_of(other, limit, weights)
+            kept += max(0, (share if other in due else share // _IDLE_RESERVE) - in_flight.get(other, 0))
+    return max(0, limit - sum(in_flight.values()) - kept)
 
 
-def share_of(lane: Lane, workers: int) -> int:
-    """The workers that a lane is sure of: at least one, where there are enough for all."""
-    return max(1, workers * _SHARES[lane] // sum(_SHARES.values())) if workers >= len(_SHARES) else 0
+def share_of(lane: Lane, limit: int, weights: Mapping[Lane, int]) -> int:
+    """The jobs that a lane is sure of: at least one, where there are enough for all."""
+    return max(1, limit * weights[lane] // sum(weights.values())) if limit >= len(weights) else 0
 
 
 def rest(next_due_seconds: float | None, longest: float, draw: float) -> float:

@@ -8,11 +8,33 @@ from datetime import date
 from enum import IntEnum
 
 
-class Lane(IntEnum):
-    """A part of the queue with its own share of the workers."""
+class Lane(int):
+    """A part of the queue with its own share of what a process holds claimed.
 
-    RENEWAL = 0
-    RETRY = 1
+    Lanes come in pairs: 2n takes renewals, 2n + 1 what is tried or looked at again. Pair 0 is common; each service of the spec
+    has a pair of its own (`services[].lane`).
+    """
+
+    __slots__ = ()
+
+    @property
+    def pair(self) -> int:
+        """Which pair: 0, or `services[].lane`."""
+        return self >> 1
+
+    @property
+    def again(self) -> Lane:
+        """The lane of the pair for retries and looks at open attempts."""
+        return Lane(self | 1)
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether it is the pair's lane for retries."""
+        return bool(self & 1)
+
+
+RENEWAL = Lane(0)
+RETRY = Lane(1)
 
 
 class Status(IntEnum):
@@ -39,6 +61,8 @@ class Job:
     """Minor units of `currency`."""
     currency: str
     payment_method: str
+    provider: str
+    """Where the open attempt goes, or went: an attempt is resolved at its own provider, whatever the spec says by now."""
     key: bytes
     attempt_no: int
     """Of the attempt that is open now."""

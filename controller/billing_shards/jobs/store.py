@@ -62,15 +62,23 @@ def next_due(connection: Connection, shards: Collection[int]) -> list[Due]:
 def backlog(connection: Connection, shards: Collection[int]) -> list[Backlog]:
     """What waits in each of the shards' lanes; lanes with nothing due and nothing claimed are left out."""
     found: defaultdict[tuple[int, int], dict[str, Any]] = defaultdict(dict)
-    for shard, lane, status, count, first in connection.exec_driver_sql(_q.backlog, {"shards": tuple(shards)}):
+    lanes = lanes_in_use(connection, shards)
+    if not lanes:
+        return []
+    for shard, lane, status, count, first in connection.exec_driver_sql(_q.backlog, {"shards": tuple(shards), "lanes": lanes}):
         ready = {"ready": count, "oldest_due_at": first}
         found[shard, lane] |= ready if status == Status.READY else {"processing": count}
     nothing: dict[str, Any] = {"ready": 0, "oldest_due_at": None, "processing": 0}
     return [Backlog(shard=shard, lane=Lane(lane), **(nothing | parts)) for (shard, lane), parts in found.items()]
 
 
+def lanes_in_use(connection: Connection, shards: Collection[int]) -> tuple[int, ...]:
+    """Every lane that any of the shards has jobs in, those of services that the spec has no more included."""
+    return tuple(connection.exec_driver_sql(_q.lanes_in_use, {"shards": tuple(shards)}).scalars())
+
+
 def claim(router: ShardRouter, shard: int, lane: Lane, *, limit: int, lease_seconds: int, provider: str) -> list[Job]:
-    """Take up to `limit` due jobs under a lease of `lease_seconds`, opening an attempt for each that has none open.
+    """Take up to `limit` due jobs under a lease of `lease_seconds`, opening an attempt at `provider` for each that has none open.
 
     One short transaction: candidates FOR UPDATE SKIP LOCKED, mark, attempt rows. Raises what `ShardRouter.run` raises.
     """
@@ -84,9 +92,9 @@ def claim(router: ShardRouter, shard: int, lane: Lane, *, limit: int, lease_seco
             ids = tuple(row[0] for row in rows)
             mark = {"ids": ids, "token": token, "lease_seconds": lease_seconds}
             transaction.write(_q.claim, mark, table="billing_job", keys=[(job,) for job in ids])
-            ages = _attempt_ages(transaction, rows)
-            taken[:] = [_job(shard, lane, token, row, ages) for row in rows]
-            _open_attempts(transaction, provider, [job for job in taken if not job.resumed])
+            resumed = _open_already(transaction, rows)
+            taken[:] = [_job(shard, lane, token, row, resumed.get(row[0], (0.0, provider))) for row in rows]
+            _open_attempts(transaction, [job for job in taken if not job.resumed])
         return taken
 
     def committed(connection: Connection) -> list[Job] | None:
@@ -97,19 +105,18 @@ def claim(router: ShardRouter, shard: int, lane: Lane, *, limit: int, lease_seco
         return taken if found else None
 
     with telemetry.BATCH_SECONDS.labels("claim").time():
-        jobs = router.run(shard, body, committed=committed)
-    telemetry.JOBS_CLAIMED.labels(lane.name.lower()).inc(len(jobs))
-    return jobs
+        return router.run(shard, body, committed=committed)
 
 
-def _attempt_ages(transaction: ShardTransaction, rows: Sequence[Sequence[Any]]) -> dict[int, float]:
+def _open_already(transaction: ShardTransaction, rows: Sequence[Sequence[Any]]) -> dict[int, tuple[float, str]]:
+    """Age and provider of the attempts that earlier claims opened, by job."""
     open_attempts = tuple((row[0], row[7]) for row in rows if row[8])
     if not open_attempts:
         return {}
-    return {row[0]: float(row[1]) for row in transaction.read(_q.attempt_ages, {"attempts": open_attempts})}
+    return {row[0]: (float(row[1]), row[2]) for row in transaction.read(_q.open_already, {"attempts": open_attempts})}
 
 
-def _job(shard: int, lane: Lane, token: int, row: Sequence[Any], ages: dict[int, float]) -> Job:
+def _job(shard: int, lane: Lane, token: int, row: Sequence[Any], attempt: tuple[float, str]) -> Job:
     resumed = bool(row[8])
     return Job(
         shard=shard,
@@ -120,21 +127,22 @@ def _job(shard: int, lane: Lane, token: int, row: Sequence[Any], ages: dict[int,
         amount=row[3],
         currency=row[4],
         payment_method=row[5],
+        provider=attempt[1],
         key=row[6],
         attempt_no=row[7] if resumed else row[7] + 1,
         checks=row[9],
         resumed=resumed,
-        attempt_age=ages.get(row[0], 0.0),
+        attempt_age=attempt[0],
         grace_seconds=row[10],
         token=token,
     )
 
 
-def _open_attempts(transaction: ShardTransaction, provider: str, jobs: Sequence[Job]) -> None:
+def _open_attempts(transaction: ShardTransaction, jobs: Sequence[Job]) -> None:
     if not jobs:
         return
     rows = [(j.id, j.attempt_no, attempt_key(j.key, j.attempt_no).hex(), j.amount, j.currency) for j in jobs]
-    params = {"provider": provider, "rows": Rows(rows)}
+    params = {"provider": jobs[0].provider, "rows": Rows(rows)}  # all of one lane, and so of one provider
     transaction.write(_q.open_attempts, params, table="payment_attempt", keys=[row[:2] for row in rows])
 
 
@@ -171,9 +179,10 @@ def held_rows(jobs: Iterable[Job]) -> Rows:
     return Rows([(job.id, job.token) for job in jobs])
 
 
-def shards_with_expired_leases(connection: Connection, shards: Collection[int]) -> list[int]:
-    """The shards on which a worker was lost."""
-    return list(connection.exec_driver_sql(_q.shards_with_expired_leases, {"shards": tuple(shards)}).scalars())
+def expired_lanes(connection: Connection, shards: Collection[int]) -> list[tuple[int, Lane]]:
+    """The shards, and their lanes, on which a worker was lost."""
+    rows = connection.exec_driver_sql(_q.expired_lanes, {"shards": tuple(shards)})
+    return [(shard, Lane(lane)) for shard, lane in rows]
 
 
 def reap_in(

@@ -37,8 +37,10 @@ class SecretUse:
 def application_secrets(spec: ShardSetSpec) -> list[SecretUse]:
     """What claimers and the housekeeper need."""
     uses = [use for at, database in enumerate(spec.databases) for use in database_secrets(database, at)]
-    if spec.gateway.api_key_secret is not None:
-        uses.append(SecretUse(field="spec.gateway.apiKeySecret", secret=spec.gateway.api_key_secret.name, key="apiKey"))
+    for at, gateway in enumerate(spec.all_gateways):
+        where = "spec.gateway" if at == 0 else f"spec.gateways[{at - 1}]"
+        if gateway.api_key_secret is not None:
+            uses.append(SecretUse(field=f"{where}.apiKeySecret", secret=gateway.api_key_secret.name, key="apiKey"))
     return uses
 
 

@@ -10,7 +10,7 @@ import structlog
 
 from billing_shards.jobs.model import Job
 from billing_shards.payments.gateway import PaymentGateway
-from billing_shards.payments.model import ChargeRequest, NotFound, Outcome, Unresolvable
+from billing_shards.payments.model import ChargeRequest, NotFound, NotSent, Outcome, Unresolvable
 
 _log = structlog.get_logger(__name__)
 
@@ -18,8 +18,14 @@ _log = structlog.get_logger(__name__)
 _KEY_MARGIN = 0.9
 
 
-async def charge(gateway: PaymentGateway, job: Job) -> Outcome:
-    """Charge a claimed job. Returns an outcome whatever happens at the provider."""
+async def charge(gateway: PaymentGateway | None, job: Job) -> Outcome:
+    """Charge a claimed job at its attempt's provider; None where the spec does not list that one any more.
+
+    Returns an outcome whatever happens at the provider.
+    """
+    if gateway is None:
+        _log.error("provider_not_configured", provider=job.provider, shard=job.shard, job=job.id)
+        return NotSent(reason=f"spec lists no gateway {job.provider}")
     if not job.resumed:
         return await gateway.charge(_request(job))
     found = await gateway.find(job.reference)

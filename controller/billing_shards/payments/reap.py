@@ -24,13 +24,12 @@ _JITTER_SECONDS = 5.0
 def reap(router: ShardRouter, database: str, shards: Collection[int], *, settings: ClaimerSpec) -> int:
     """Take back the expired jobs of a database's shards, a bounded batch a lane; how many. Raises what `router.run` does."""
     with router.connect(database) as connection:
-        stricken = store.shards_with_expired_leases(connection, shards)
+        stricken = store.expired_lanes(connection, shards)
     count = 0
-    for shard in stricken:
-        for lane in Lane:
-            body = partial(_reap, lane=lane, lost_leases_max=settings.lost_leases_max)
-            # Run twice it does no harm: what it reaped is not expired any more.
-            count += router.run(shard, body, committed=lambda _: None)
+    for shard, lane in stricken:
+        body = partial(_reap, lane=lane, lost_leases_max=settings.lost_leases_max)
+        # Run twice it does no harm: what it reaped is not expired any more.
+        count += router.run(shard, body, committed=lambda _: None)
     return count
 
 
@@ -51,5 +50,5 @@ def _reap(transaction: ShardTransaction, *, lane: Lane, lost_leases_max: int) ->
         count = sum(job.to_review is to_review for job in reaped)
         telemetry.JOBS_REAPED.labels("review" if to_review else "ready").inc(count)
     if reaped:
-        _log.info("jobs_reaped", shard=transaction.shard, lane=lane.name.lower(), jobs=len(reaped), review=len(told))
+        _log.info("jobs_reaped", shard=transaction.shard, lane=lane, jobs=len(reaped), review=len(told))
     return len(reaped)

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from billing_shards import telemetry
 from billing_shards.accounts import ledger
 from billing_shards.db import Rows, queries
-from billing_shards.jobs.model import Job, Lane, Status
+from billing_shards.jobs.model import Job, Status
 from billing_shards.jobs.store import held_rows
 from billing_shards.outbox import events
 from billing_shards.outbox.events import Event
@@ -57,7 +57,7 @@ class _LeaseLostError(Exception):
     """Some job of the batch is not held any more: roll back, and write the batch without it."""
 
 
-def settle(router: ShardRouter, shard: int, results: Sequence[Result], *, provider: str, policy: RetrySpec) -> list[Job]:
+def settle(router: ShardRouter, shard: int, results: Sequence[Result], *, policy: RetrySpec) -> list[Job]:
     """Write the results of one shard's jobs; the jobs whose lease was lost, of which nothing was written.
 
     Raises what `ShardRouter.run` raises; then nothing was written.
@@ -66,7 +66,7 @@ def settle(router: ShardRouter, shard: int, results: Sequence[Result], *, provid
 
     def body(transaction: ShardTransaction, only: Sequence[Result]) -> bool:
         settled[:] = [(r, decide(r.job, r.outcome, policy, r.draw)) for r in only]
-        _write(transaction, settled, provider)
+        _write(transaction, settled)
         return True
 
     def committed(connection: Connection) -> bool | None:
@@ -93,7 +93,7 @@ def _still_held(transaction: ShardTransaction, results: Sequence[Result]) -> lis
     return [result for result in results if result.job.id in held]
 
 
-def _write(transaction: ShardTransaction, settled: Sequence[Decided], provider: str) -> None:
+def _write(transaction: ShardTransaction, settled: Sequence[Decided]) -> None:
     if not settled:
         return
     _finish_jobs(transaction, settled)
@@ -102,7 +102,7 @@ def _write(transaction: ShardTransaction, settled: Sequence[Decided], provider: 
     _mark_paid(transaction, paid)
     _mark_unpaid(transaction, [(r, d) for r, d in settled if isinstance(d, RetryAfter | AskCustomer | GiveUp)])
     told = [event for result, decision in settled if (event := _event(result, decision)) is not None]
-    entries = [_payment(result.job, provider) for result in paid]
+    entries = [_payment(result.job) for result in paid]
     counts = {name: n for name, n in (("event", len(told)), ("ledger", len(entries))) if n}
     if counts:
         first = transaction.take_many(counts)
@@ -124,15 +124,15 @@ def _job_after(job: Job, decision: Decision) -> tuple[int, int, float, int, int]
         case Paid():
             return Status.SUCCEEDED, job.lane, 0, 0, 0
         case RetryAfter():
-            return Status.READY, Lane.RETRY, decision.seconds, 0, 0
+            return Status.READY, job.lane.again, decision.seconds, 0, 0
         case CheckAfter():
-            return Status.READY, Lane.RETRY, decision.seconds, 1, decision.checks
+            return Status.READY, job.lane.again, decision.seconds, 1, decision.checks
         case AskCustomer():
-            return Status.AWAITING_CUSTOMER, Lane.RETRY, 0, 0, 0
+            return Status.AWAITING_CUSTOMER, job.lane.again, 0, 0, 0
         case GiveUp():
             return Status.FAILED, job.lane, 0, 0, 0
         case Review():
-            return Status.REVIEW, Lane.RETRY, 0, 1, job.checks
+            return Status.REVIEW, job.lane.again, 0, 1, job.checks
         case _:
             assert_never(decision)
 
@@ -188,11 +188,11 @@ def _mark_unpaid(transaction: ShardTransaction, unpaid: Sequence[Decided]) -> No
         transaction.write(_s.suspend_subscriptions, {"ids": subscriptions}, table="subscription", keys=keys)
 
 
-def _payment(job: Job, provider: str) -> ledger.Entry:
+def _payment(job: Job) -> ledger.Entry:
     return ledger.payment_succeeded(
         invoice=job.invoice,
         subscription=job.subscription,
-        provider=provider,
+        provider=job.provider,
         amount=job.amount,
         currency=job.currency,
         job_key=job.key,

@@ -1,0 +1,1 @@
+-- What providers tell us by themselves, and refunds.

@@ -1,0 +1,1 @@
+-- Dunning and changes of subscriptions.
