@@ -5,9 +5,10 @@ docs/gateway-protocol.md. Run it with `python -m hack.fake_gateway`, or from a t
 
     model     what a charge, a fault and an answer are          parse     JSON from outside -> model, or a named error
     decide    which faults and which outcome a charge meets     documents model -> JSON
-    charging  the life of one POST /v1/charges                  store     SQLite, written in group commits
+    keyed     the life of one request under a key               store     SQLite, written in group commits
+    charging, refunding   what such a request makes             webhooks  tells the caller what became of it
     server    routes                                            page      charges for the eye
-    process   starts and kills a server from a test
+    stripe_…  the same provider in Stripe's words               process   starts and kills a server from a test
 """
 
 from hack.fake_gateway.process import FakeGateway

@@ -16,6 +16,7 @@ from hack.fake_gateway.model import (
     Decline,
     Fault,
     Outcome,
+    RefundStatus,
     Span,
 )
 
@@ -57,8 +58,14 @@ def draw(seed: int, purpose: str, key: str) -> float:
     return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)
 
 
-def charge_id(seed: int, key: str, generation: int) -> str:
-    return "ch_" + hashlib.sha256(f"{seed}\0{generation}\0{key}".encode()).hexdigest()[:24]
+def made_id(prefix: str, seed: int, key: str, generation: int) -> str:
+    """The id of what is made under a key: a charge (`ch_`, Stripe's `pi_`) or a refund (`re_`)."""
+    return prefix + hashlib.sha256(f"{seed}\0{generation}\0{key}".encode()).hexdigest()[:24]
+
+
+def event_id(subject_id: str, status: str) -> str:
+    """The same whenever the same thing is told."""
+    return "evt_" + hashlib.sha256(f"{subject_id}\0{status}".encode()).hexdigest()[:24]
 
 
 def faults(behaviour: Behaviour, seed: int, key: str, payment_method: str) -> frozenset[Fault]:
@@ -108,7 +115,25 @@ def outcome(behaviour: Behaviour, seed: int, key: str, payment_method: str, decl
         return Outcome(status=ChargeStatus.REQUIRES_ACTION)
     if payment_method == "pm_pending" or _hits(behaviour.pending_rate, seed, "pending", key):
         return _pending(behaviour, seed, key)
+    if payment_method == "pm_late_failure" or _hits(behaviour.late_failure_rate, seed, "late_failure", key):
+        return Outcome(
+            status=ChargeStatus.SUCCEEDED,
+            decline=Decline(decline_code="late_failure", advice_code=None),
+            settle_after_seconds=behaviour.late_failure_seconds,
+            settles_to=ChargeStatus.REVERSED,
+        )
     return Outcome(status=ChargeStatus.SUCCEEDED)
+
+
+def refund_status(payment_method: str) -> tuple[RefundStatus, RefundStatus | None]:
+    """How a refund of a charge by this method stands at first, and what it settles to."""
+    if payment_method == "pm_refund_pending":
+        return RefundStatus.PENDING, RefundStatus.SUCCEEDED
+    if payment_method == "pm_refund_late_failure":
+        return RefundStatus.PENDING, RefundStatus.FAILED
+    if payment_method == "pm_refund_fails":
+        return RefundStatus.FAILED, None
+    return RefundStatus.SUCCEEDED, None
 
 
 def decline(behaviour: Behaviour, code: str) -> Decline:
@@ -138,7 +163,7 @@ def _decline_code(behaviour: Behaviour, seed: int, key: str, payment_method: str
         return match[1]
     if match := _DECLINES_N_TIMES.fullmatch(payment_method):
         return match[2] if declined_before < int(match[1]) else None
-    if payment_method in FAULT_OF_METHOD or payment_method in {"pm_requires_action", "pm_pending"}:
+    if payment_method in FAULT_OF_METHOD or payment_method in {"pm_requires_action", "pm_pending", "pm_late_failure"}:
         return None
     return _drawn_code(behaviour, seed, key) if _hits(behaviour.decline_rate, seed, "decline", key) else None
 

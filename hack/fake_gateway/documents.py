@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from hack.fake_gateway.model import Answer, ChargeRequest, ChargeStatus, Decline, Outcome
+from hack.fake_gateway.model import Answer, ChargeRequest, ChargeStatus, Decline, Event, Outcome, RefundRequest, RefundStatus
 
 Document = dict[str, Any]
 
@@ -30,6 +30,8 @@ def charge(charge_id: str, request: ChargeRequest, outcome: Outcome, now: float)
         "failure": None,
         "created": timestamp(now),
     }
+    if request.customer is not None:
+        document["customer"] = request.customer
     if outcome.status is ChargeStatus.FAILED and outcome.decline is not None:
         document["failure"] = failure(outcome.decline)
     if outcome.status is ChargeStatus.PENDING:
@@ -45,6 +47,12 @@ def settled(pending: Document, outcome: Outcome) -> Document:
     return document
 
 
+def reversed_charge(document: Document, code: str) -> Document:
+    """The same charge after the bank has taken the money back."""
+    reason = failure(Decline(decline_code=code, advice_code=None))
+    return {**document, "status": ChargeStatus.REVERSED.value, "failure": reason}
+
+
 def failure(decline: Decline) -> Document:
     return {
         "code": "card_declined",
@@ -52,6 +60,34 @@ def failure(decline: Decline) -> Document:
         "advice_code": decline.advice_code,
         "message": f"The payment was declined: {decline.decline_code.replace('_', ' ')}.",
     }
+
+
+def refund(refund_id: str, request: RefundRequest, status: RefundStatus, now: float) -> Document:
+    """The refund as it is at birth."""
+    return {
+        "id": refund_id,
+        "charge": request.charge,
+        "status": status.value,
+        "amount": request.amount,
+        "currency": request.currency,
+        "reference": request.reference,
+        "metadata": dict(request.metadata),
+        "failure": _REFUND_FAILURE if status is RefundStatus.FAILED else None,
+        "created": timestamp(now),
+    }
+
+
+def refund_settled(pending: Document, status: RefundStatus) -> Document:
+    failed = status is RefundStatus.FAILED
+    return {**pending, "status": status.value, "failure": _REFUND_FAILURE if failed else None}
+
+
+_REFUND_FAILURE = {"code": "refund_failed", "message": "The customer's bank could not process the refund."}
+
+
+def event(told: Event) -> Document:
+    """What a webhook carries."""
+    return {"id": told.event_id, "type": told.kind, "created": timestamp(told.created), "data": json.loads(told.subject)}
 
 
 def declined(document: Document) -> Answer:
@@ -106,6 +142,15 @@ def key_mismatch() -> Answer:
 def api_error() -> Answer:
     message = "An error occurred on our side; whether the charge was made is unknown: look it up by its reference."
     return error(500, "api_error", "internal", message)
+
+
+def refund_too_large(left: int) -> Answer:
+    message = f"The refund is more than the {left} minor units that are left of this charge."
+    return error(400, "invalid_request_error", "refund_too_large", message, param="amount")
+
+
+def not_refundable(why: str) -> Answer:
+    return error(400, "invalid_request_error", "charge_not_refundable", why, param="charge")
 
 
 def not_found(what: str) -> Answer:

@@ -5,7 +5,7 @@ import enum
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 
 class Fault(enum.StrEnum):
@@ -31,17 +31,36 @@ class ChargeStatus(enum.StrEnum):
     FAILED = "failed"
     PENDING = "pending"
     REQUIRES_ACTION = "requires_action"
+    REVERSED = "reversed"  # it had succeeded, and the bank took the money back
+
+
+class RefundStatus(enum.StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    PENDING = "pending"
+
+
+class Asked(Protocol):
+    """What is asked for under an idempotency key: by it, faults and limits are chosen and requests compared."""
+
+    @property
+    def payment_method(self) -> str: ...
+    @property
+    def service(self) -> str: ...
+    def fingerprint(self) -> str:
+        """Equal for equal parameters, whatever order or spacing they were written in."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeRequest:
-    """The parameters of `POST /v1/charges`; the amount is in minor units of the currency."""
+    """The parameters of a charge; the amount is in minor units of the currency, as ISO 4217 has them."""
 
     amount: int
     currency: str
     payment_method: str
     reference: str
     metadata: Mapping[str, str]
+    customer: str | None = None
 
     @property
     def group(self) -> str:
@@ -53,10 +72,32 @@ class ChargeRequest:
         return self.metadata.get("service", "")
 
     def fingerprint(self) -> str:
-        """Equal for equal parameters, whatever order or spacing the JSON had."""
         metadata = sorted(self.metadata.items())
-        parameters = [self.amount, self.currency, self.payment_method, self.reference, metadata]
-        return hashlib.sha256(json.dumps(parameters).encode()).hexdigest()
+        parameters: list[Any] = [self.amount, self.currency, self.payment_method, self.reference, metadata]
+        if self.customer is not None:
+            parameters.append(self.customer)
+        return _digest(parameters)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RefundRequest:
+    """The parameters of a refund. Service and payment method are the charge's: they choose its faults as well."""
+
+    charge: str
+    amount: int
+    currency: str
+    reference: str
+    metadata: Mapping[str, str]
+    payment_method: str = ""
+    service: str = ""
+
+    def fingerprint(self) -> str:
+        metadata = sorted(self.metadata.items())
+        return _digest(["refund", self.charge, self.amount, self.currency, self.reference, metadata])
+
+
+def _digest(parameters: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(parameters).encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +129,8 @@ class Behaviour:
     pending_rate: float = 0.0
     pending_decline_rate: float = 0.0
     settle_after_seconds: float = 60.0
+    late_failure_rate: float = 0.0
+    late_failure_seconds: float = 3600.0
     max_rps: float | None = None
 
 
@@ -99,10 +142,18 @@ class Config:
     api_key: str | None = None
     key_ttl_seconds: float = 86_400.0
     behaviour: Behaviour = Behaviour()
+    search_lag_seconds: float = 0.0
+    webhook_url: str | None = None
+    webhook_secrets: tuple[str, ...] = ()
+    webhook_duplicate_rate: float = 0.0
+    webhook_late_rate: float = 0.0
+    webhook_late_seconds: float = 5.0
+    webhook_lost_rate: float = 0.0
+    webhook_retry_seconds: float = 1.0
     services: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     payment_methods: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
-    def behaviour_for(self, request: ChargeRequest) -> Behaviour:
+    def behaviour_for(self, request: Asked) -> Behaviour:
         """The payment method's word outranks the service's, which outranks the general one."""
         if not self.services and not self.payment_methods:
             return self.behaviour
@@ -110,7 +161,7 @@ class Config:
         method = self.payment_methods.get(request.payment_method, {})
         return dataclasses.replace(self.behaviour, **{**service, **method})
 
-    def limit_scope(self, request: ChargeRequest) -> tuple[str, str]:
+    def limit_scope(self, request: Asked) -> tuple[str, str]:
         """Who shares one `max_rps`: everybody, but a service or method with a limit of its own has its own bucket."""
         service, method = request.service, request.payment_method
         if "max_rps" in self.payment_methods.get(method, {}):
@@ -128,7 +179,7 @@ class Decline:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What becomes of the money. A pending charge turns into `settles_to` after `settle_after_seconds`."""
+    """What becomes of the money. A charge that is not settled yet turns into `settles_to` after `settle_after_seconds`."""
 
     status: ChargeStatus
     decline: Decline | None = None
@@ -155,3 +206,13 @@ class Answer:
     body: str
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     dropped: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something to tell the caller by webhook; `subject` is the charge or refund as it then was, as JSON."""
+
+    event_id: str
+    kind: str
+    subject: str
+    created: float

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
-from hack.fake_gateway.model import Behaviour, ChargeRequest, Config, Span
+from hack.fake_gateway.model import Behaviour, ChargeRequest, Config, RefundRequest, Span
 
 AMOUNT_MAX = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
@@ -41,9 +41,21 @@ def charge_request(body: bytes) -> ChargeRequest:
     document = json_object(body)
     _no_unknown("", document, ("amount", "currency", "payment_method", "reference", "metadata"))
     return ChargeRequest(
-        amount=_amount("amount", document.get("amount")),
+        amount=amount("amount", document.get("amount")),
         currency=_currency("currency", document.get("currency")),
         payment_method=_text("payment_method", document.get("payment_method")),
+        reference=_text("reference", document.get("reference")),
+        metadata=_metadata(document.get("metadata", {})),
+    )
+
+
+def refund_request(body: bytes) -> RefundRequest:
+    document = json_object(body)
+    _no_unknown("", document, ("charge", "amount", "currency", "reference", "metadata"))
+    return RefundRequest(
+        charge=_text("charge", document.get("charge")),
+        amount=amount("amount", document.get("amount")),
+        currency=_currency("currency", document.get("currency")),
         reference=_text("reference", document.get("reference")),
         metadata=_metadata(document.get("metadata", {})),
     )
@@ -73,7 +85,7 @@ def config(document: Mapping[str, Any]) -> Config:
 
 def config_document(value: Config) -> dict[str, Any]:
     """The inverse of `config`: every field, defaults too."""
-    document = dataclasses.asdict(value)
+    document = dataclasses.asdict(value) | {"webhook_secrets": list(value.webhook_secrets)}
     behaviour: dict[str, Any] = document.pop("behaviour")
     return document | behaviour
 
@@ -81,6 +93,14 @@ def config_document(value: Config) -> dict[str, Any]:
 def seconds_to_advance(document: Mapping[str, Any]) -> float:
     _no_unknown("", document, ("advance_seconds",))
     return _number("advance_seconds", document.get("advance_seconds"))
+
+
+def reversal_code(body: bytes) -> str:
+    document = json_object(body or b"{}")
+    _no_unknown("", document, ("code",))
+    code = _text("code", document.get("code", "late_failure"))
+    _decline_code("code", code)
+    return code
 
 
 def page_limit(text: str) -> int:
@@ -109,7 +129,8 @@ def _mapping(field: str, value: object) -> dict[str, Any]:
     return value
 
 
-def _amount(field: str, value: object) -> int:
+def amount(field: str, value: object) -> int:
+    """Minor units. Raises FieldError."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= AMOUNT_MAX:
         _refuse(field, f"must be a whole number of minor units from 1 to {AMOUNT_MAX}", value)
     return value
@@ -179,6 +200,18 @@ def _api_key(field: str, value: object) -> str | None:
     return value
 
 
+def _webhook_url(field: str, value: object) -> str | None:
+    if value is not None and not (isinstance(value, str) and re.fullmatch(r"https?://[^\s]+", value)):
+        _refuse(field, "must be null or an HTTP address", value)
+    return value
+
+
+def _secrets(field: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(entry, str) and entry for entry in value):
+        raise FieldError(field, "must be a list of texts")
+    return tuple(value)
+
+
 def _delay(field: str, value: object) -> Span:
     if not isinstance(value, dict):
         number = _number(field, value)
@@ -232,6 +265,14 @@ _CONFIG_FIELDS: dict[str, Callable[[str, object], Any]] = {
     "seed": _whole,
     "api_key": _api_key,
     "key_ttl_seconds": _positive,
+    "search_lag_seconds": _number,
+    "webhook_url": _webhook_url,
+    "webhook_secrets": _secrets,
+    "webhook_duplicate_rate": _rate,
+    "webhook_late_rate": _rate,
+    "webhook_late_seconds": _number,
+    "webhook_lost_rate": _rate,
+    "webhook_retry_seconds": _positive,
 }
 
 _BEHAVIOUR_FIELDS: dict[str, Callable[[str, object], Any]] = {
@@ -252,5 +293,7 @@ _BEHAVIOUR_FIELDS: dict[str, Callable[[str, object], Any]] = {
     "pending_rate": _rate,
     "pending_decline_rate": _rate,
     "settle_after_seconds": _number,
+    "late_failure_rate": _rate,
+    "late_failure_seconds": _number,
     "max_rps": _max_rps,
 }

@@ -72,6 +72,10 @@ class FakeGateway:
             for line in lines:
                 yield json.loads(line)
 
+    def reverse(self, charge_id: str, code: str = "late_failure") -> dict[str, Any]:
+        """The bank takes back a charge that had succeeded. Raises urllib.error.HTTPError where it had not."""
+        return self._call("POST", f"/admin/charges/{charge_id}/reverse", {"code": code})
+
     def kill(self) -> None:
         """SIGKILL. Every charge that was answered, or whose answer was lost, is still there after `restart`."""
         if self._process is not None:

@@ -38,3 +38,30 @@ CREATE TABLE IF NOT EXISTS faults (
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS refunds (
+  seq        INTEGER PRIMARY KEY,
+  id         TEXT NOT NULL UNIQUE,
+  document   TEXT NOT NULL,
+  settles_at REAL,                           -- pending only: seconds since 1970
+  settled    TEXT,                           -- pending only: the document after settlement
+  charge     TEXT    AS (json_extract(document, '$.charge')) STORED,
+  reference  TEXT    AS (json_extract(document, '$.reference')) STORED,
+  status     TEXT    AS (json_extract(document, '$.status')) STORED,
+  currency   TEXT    AS (json_extract(document, '$.currency')) STORED,
+  amount     INTEGER AS (json_extract(document, '$.amount')) STORED
+);
+CREATE INDEX IF NOT EXISTS refunds_by_charge ON refunds (charge);
+CREATE INDEX IF NOT EXISTS refunds_by_reference ON refunds (reference);
+CREATE INDEX IF NOT EXISTS refunds_to_settle ON refunds (settles_at) WHERE settles_at IS NOT NULL;
+
+-- What is to be told by webhook; written in the transaction of what it tells of, while a webhook URL is configured.
+CREATE TABLE IF NOT EXISTS events (
+  seq       INTEGER PRIMARY KEY,
+  id        TEXT NOT NULL UNIQUE,
+  kind      TEXT NOT NULL,
+  subject   TEXT NOT NULL,                   -- the charge or refund as it then was
+  created   REAL NOT NULL,                   -- seconds since 1970
+  delivered REAL                             -- when it was accepted (or lost by choice)
+);
+CREATE INDEX IF NOT EXISTS events_to_deliver ON events (seq) WHERE delivered IS NULL;

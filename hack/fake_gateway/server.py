@@ -13,11 +13,15 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from hack.fake_gateway import documents, page, parse
-from hack.fake_gateway.charging import Charging
+from hack.fake_gateway import documents, page, parse, stripe_documents
+from hack.fake_gateway.charging import Charge
 from hack.fake_gateway.clock import OFFSET_MAX, Clock
-from hack.fake_gateway.model import Answer, ChargeStatus, Config
-from hack.fake_gateway.store import Store
+from hack.fake_gateway.keyed import Dialect, Keyed
+from hack.fake_gateway.model import Answer, ChargeStatus, Config, RefundStatus
+from hack.fake_gateway.refunding import Refunding
+from hack.fake_gateway.store import Store, event_of
+from hack.fake_gateway.stripe_api import StripeApi
+from hack.fake_gateway.webhooks import Webhooks
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answerer = Callable[[web.Request], Awaitable[Answer]]
@@ -37,36 +41,59 @@ class Server:
         self._clock = Clock(float(self._store.setting("clock_offset_seconds") or 0))
         kept = self._store.setting("config")
         config = parse.config(json.loads(kept)) if kept else initial
-        self._charging = Charging(self._store, self._clock, config)
+        self._keyed = Keyed(self._store, self._clock, config)
+        self._refunding = Refunding(self._store)
+        self._stripe = StripeApi(self._store, self._clock, self._keyed, self._refunding)
+        self._webhooks = Webhooks(self._store, self._clock, lambda: self._keyed.config)
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=BODY_BYTES_MAX)
-        application.add_routes(
-            [
-                web.post("/v1/charges", self._counted(self._provider(self._create_charge))),
-                web.get("/v1/charges", self._provider(self._list_charges)),
-                web.get("/v1/charges/export", self._export),
-                web.get("/v1/charges/{id}", self._provider(self._get_charge)),
-                web.get("/admin/config", _answering(self._get_config)),
-                web.put("/admin/config", _answering(self._put_config)),
-                web.patch("/admin/config", _answering(self._patch_config)),
-                web.post("/admin/reset", _answering(self._reset)),
-                web.get("/admin/summary", _answering(self._summary)),
-                web.get("/admin/clock", _answering(self._get_clock)),
-                web.post("/admin/clock", _answering(self._advance_clock)),
-                web.get("/healthz", _answering(self._healthz)),
-                web.get("/", self._page),
-            ]
-        )
+        application.add_routes([*self._own_routes(), *self._stripe_routes(), *self._admin_routes()])
         application.cleanup_ctx.append(self._running)
         return application
+
+    def _own_routes(self) -> list[web.RouteDef]:
+        provider = self._provider
+        return [
+            web.post("/v1/charges", self._counted(provider(self._create_charge))),
+            web.get("/v1/charges", provider(self._list_charges)),
+            web.get("/v1/charges/export", self._export),
+            web.get("/v1/charges/{id}", provider(self._get_charge)),
+            # Both protocols have this path; the body's form tells them apart.
+            web.post("/v1/refunds", _by_form(provider(self._create_refund), self._stripes(self._stripe.create_refund))),
+            web.get("/v1/refunds", _by_intent(provider(self._list_refunds), self._stripes(self._stripe.list_refunds))),
+            web.get("/v1/refunds/{id}", provider(self._get_refund)),
+        ]
+
+    def _stripe_routes(self) -> list[web.RouteDef]:
+        stripes, api = self._stripes, self._stripe
+        return [
+            web.post("/v1/payment_intents", self._counted(stripes(api.create_intent))),
+            web.get("/v1/payment_intents", stripes(api.list_intents)),
+            web.get("/v1/payment_intents/search", stripes(api.search_intents)),
+            web.get("/v1/payment_intents/{id}", stripes(api.get_intent)),
+        ]
+
+    def _admin_routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/admin/config", _answering(self._get_config)),
+            web.put("/admin/config", _answering(self._put_config)),
+            web.patch("/admin/config", _answering(self._patch_config)),
+            web.post("/admin/reset", _answering(self._reset)),
+            web.get("/admin/summary", _answering(self._summary)),
+            web.get("/admin/clock", _answering(self._get_clock)),
+            web.post("/admin/clock", _answering(self._advance_clock)),
+            web.post("/admin/charges/{id}/reverse", _answering(self._reverse)),
+            web.get("/healthz", _answering(self._healthz)),
+            web.get("/", self._page),
+        ]
 
     # The provider's API
 
     async def _create_charge(self, request: web.Request) -> Answer:
         key = parse.idempotency_key(request.headers.get("Idempotency-Key"))
         charge_request = parse.charge_request(await request.read())
-        return await self._charging.charge(key, charge_request)
+        return await self._keyed.answer(key, Charge(asked=charge_request, store=self._store, dialect=documents))
 
     async def _get_charge(self, request: web.Request) -> Answer:
         await self._settle()
@@ -87,8 +114,30 @@ class Server:
             return documents.invalid("starting_after", "cannot be combined with reference")
         if charges is None:
             return documents.invalid("starting_after", "is no charge's id")
-        has_more = "true" if len(charges) > limit else "false"
-        return Answer(http_status=200, body=f'{{"data": [{", ".join(charges[:limit])}], "has_more": {has_more}}}')
+        return _page_of(charges, limit)
+
+    async def _create_refund(self, request: web.Request) -> Answer:
+        key = parse.idempotency_key(request.headers.get("Idempotency-Key"))
+        asked = parse.refund_request(await request.read())
+        await self._settle()
+        found = self._store.charge(asked.charge)
+        if found is None:
+            return documents.not_found("This charge")
+        return await self._keyed.answer(key, self._refunding.refund(asked, json.loads(found), documents))
+
+    async def _get_refund(self, request: web.Request) -> Answer:
+        await self._settle()
+        document = self._store.refund(request.match_info["id"])
+        return documents.not_found("This refund") if document is None else Answer(http_status=200, body=document)
+
+    async def _list_refunds(self, request: web.Request) -> Answer:
+        await self._settle()
+        limit = parse.page_limit(request.query.get("limit", "100"))
+        for column in ("reference", "charge"):
+            if (value := request.query.get(column)) is not None:
+                return _page_of(self._store.refunds_of(column, value), limit)
+        refunds = self._store.refunds_after(request.query.get("starting_after"), limit + 1)
+        return documents.invalid("starting_after", "is no refund's id") if refunds is None else _page_of(refunds, limit)
 
     async def _export(self, request: web.Request) -> web.StreamResponse:
         if not self._is_authorized(request):
@@ -110,8 +159,19 @@ class Server:
 
         return _answering(handle)
 
+    def _stripes(self, answerer: Answerer) -> Handler:
+        """The same for Stripe's routes, in its words."""
+
+        async def handle(request: web.Request) -> Answer:
+            if not self._is_authorized(request):
+                return stripe_documents.unauthorized()
+            await self._settle()
+            return await answerer(request)
+
+        return _answering(handle, stripe_documents)
+
     def _is_authorized(self, request: web.Request) -> bool:
-        api_key = self._charging.config.api_key
+        api_key = self._keyed.config.api_key
         if api_key is None:
             return True
         sent = request.headers.get("Authorization", "").encode(errors="replace")
@@ -119,42 +179,46 @@ class Server:
 
     def _counted(self, handler: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            self._charging.counters["requests"] += 1
+            self._keyed.counters["requests"] += 1
             response = await handler(request)
             # The caller may have left, or the answer is one of those that are to be lost.
             gone = request.transport is None or request.transport.is_closing()
-            self._charging.counters["unanswered" if gone else f"answered_{response.status}"] += 1
+            self._keyed.counters["unanswered" if gone else f"answered_{response.status}"] += 1
             return response
 
         return handle
 
     async def _settle(self) -> None:
-        await self._store.settle(self._clock.now())
+        await self._store.settle(self._clock.now(), tell=self._keyed.config.webhook_url is not None)
 
     # The test's side
 
     async def _get_config(self, _: web.Request) -> Answer:
-        return documents.answer(200, parse.config_document(self._charging.config))
+        return documents.answer(200, parse.config_document(self._keyed.config))
 
     async def _put_config(self, request: web.Request) -> Answer:
         return await self._configure(parse.json_object(await request.read()))
 
     async def _patch_config(self, request: web.Request) -> Answer:
-        current = parse.config_document(self._charging.config)
+        current = parse.config_document(self._keyed.config)
         return await self._configure(current | parse.json_object(await request.read()))
 
     async def _configure(self, document: dict[str, Any]) -> Answer:
         config = parse.config(document)
         whole = parse.config_document(config)
         await self._store.save_setting("config", json.dumps(whole))
-        self._charging.config = config
-        log.info("config_changed", **{**whole, "api_key": "set" if config.api_key else None})
+        self._keyed.config = config
+        log.info(
+            "config_changed",
+            **{**whole, "api_key": "set" if config.api_key else None, "webhook_secrets": len(config.webhook_secrets)},
+        )
         return documents.answer(200, whole)
 
     async def _reset(self, _: web.Request) -> Answer:
+        self._webhooks.forget()
         await self._store.clear()
         await self._set_offset(0.0)
-        self._charging.counters.clear()
+        self._keyed.counters.clear()
         return documents.answer(200, {})
 
     async def _summary(self, _: web.Request) -> Answer:
@@ -162,7 +226,7 @@ class Server:
         totals = await self._store.totals()
         statuses = {status.value: totals["charges"].get(status.value, 0) for status in ChargeStatus}
         doubles = totals["double_charges"]
-        counters = self._charging.counters
+        counters = self._keyed.counters
         summary = {
             "requests": counters["requests"],
             "answers": {
@@ -171,8 +235,10 @@ class Server:
             "unanswered": counters["unanswered"],
             "replayed": counters["replayed"],
             "over_max_rps": counters["over_max_rps"],
-            "in_flight": self._charging.in_flight,
+            "in_flight": self._keyed.in_flight,
             "charges": {"total": sum(statuses.values()), **statuses},
+            "refunds": {status.value: totals["refunds"].get(status.value, 0) for status in RefundStatus},
+            "webhooks": self._store.event_counts(),
             "succeeded_by_currency": totals["succeeded_by_currency"],
             "faults": totals["faults"],
             "double_charges": len(doubles),
@@ -196,6 +262,21 @@ class Server:
     async def _set_offset(self, seconds: float) -> None:
         await self._store.save_setting("clock_offset_seconds", repr(seconds))
         self._clock.set_offset(seconds)
+
+    async def _reverse(self, request: web.Request) -> Answer:
+        """The bank takes back a charge that had succeeded; `code` says why."""
+        charge_id, code = request.match_info["id"], parse.reversal_code(await request.read())
+        found = self._store.charge(charge_id)
+        if found is None:
+            return documents.not_found("This charge")
+        charge = json.loads(found)
+        if charge["status"] != ChargeStatus.SUCCEEDED:
+            return documents.invalid("id", f"this charge is {charge['status']}: only one that succeeded is reversed")
+        text = json.dumps(documents.reversed_charge(charge, code))
+        tell = self._keyed.config.webhook_url is not None
+        event = event_of(charge_id, "charge", text, self._clock.now()) if tell else None
+        await self._store.replace_charge(charge_id, text, event)
+        return Answer(http_status=200, body=text)
 
     async def _healthz(self, _: web.Request) -> Answer:
         return documents.answer(200, {"status": "ok"})
@@ -222,39 +303,59 @@ class Server:
 
     async def _running(self, application: web.Application) -> AsyncIterator[None]:
         application.on_shutdown.append(self._abandon_waiting)
-        keeper = asyncio.create_task(self._keep_counters())
+        tasks = [asyncio.create_task(self._keep_counters()), asyncio.create_task(self._webhooks.run())]
         yield
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
-        await self._store.save_counters(self._charging.counters)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._store.save_counters(self._keyed.counters)
         await self._store.close()
 
     async def _abandon_waiting(self, _: web.Application) -> None:
-        await self._charging.stop()
+        await self._keyed.stop()
 
     async def _keep_counters(self) -> None:
         """Counters are written once a second: a killed process loses the last second of counts, but no charge."""
         written: dict[str, int] = {}
         while True:
             await asyncio.sleep(1)
-            if written != self._charging.counters:
-                written = dict(self._charging.counters)
+            if written != self._keyed.counters:
+                written = dict(self._keyed.counters)
                 await self._store.save_counters(written)
 
 
-def _answering(answerer: Answerer) -> Handler:
+def _page_of(items: list[str], limit: int) -> Answer:
+    has_more = "true" if len(items) > limit else "false"
+    return Answer(http_status=200, body=f'{{"data": [{", ".join(items[:limit])}], "has_more": {has_more}}}')
+
+
+def _by_form(own: Handler, stripes: Handler) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await (stripes if request.content_type == "application/x-www-form-urlencoded" else own)(request)
+
+    return handle
+
+
+def _by_intent(own: Handler, stripes: Handler) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await (stripes if "payment_intent" in request.query else own)(request)
+
+    return handle
+
+
+def _answering(answerer: Answerer, dialect: Dialect = documents) -> Handler:
     """A handler of aiohttp's from one of ours: refusals and our own failures become answers of the protocol."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             answer = await answerer(request)
         except parse.FieldError as error:
-            answer = documents.invalid(error.field, error.reason)
+            answer = dialect.invalid(error.field, error.reason)
         except web.HTTPRequestEntityTooLarge:
-            answer = documents.invalid("body", f"must have at most {BODY_BYTES_MAX} bytes")
+            answer = dialect.invalid("body", f"must have at most {BODY_BYTES_MAX} bytes")
         except sqlite3.Error:
             log.exception("state_not_written", method=request.method, path=request.path)
-            answer = documents.api_error()
+            answer = dialect.api_error()
         return _respond(request, answer)
 
     return handle

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hack.fake_gateway.model import Fault, KeyRecord
+from hack.fake_gateway import decide
+from hack.fake_gateway.model import Event, Fault, KeyRecord
 from hack.fake_gateway.writer import GroupWriter, Statement, connect
 
 SCHEMA = Path(__file__).with_name("schema.sql")
@@ -33,11 +34,27 @@ ON CONFLICT (key, generation, kind) DO UPDATE SET times = times + 1
 """
 _SAVE_COUNTER = "REPLACE INTO counters (name, value) SELECT value ->> 0, value ->> 1 FROM json_each(?)"
 _SAVE_SETTING = "REPLACE INTO settings (name, value) SELECT value ->> 0, value ->> 1 FROM json_each(?)"
-_SETTLE = """
-UPDATE charges SET document = settled, settled = NULL, settles_at = NULL
-WHERE settles_at <= (SELECT MAX(value ->> 0) FROM json_each(?))
+_SAVE_REFUND = """
+INSERT INTO refunds (id, document, settles_at, settled)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)
 """
-_CLEAR = tuple(f"DELETE FROM {table} WHERE json_valid(?)" for table in ("charges", "idempotency_keys", "faults", "counters"))
+_SAVE_EVENT = """
+INSERT OR IGNORE INTO events (id, kind, subject, created)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)
+"""
+_SETTLE = """
+UPDATE {table} SET document = settled, settled = NULL, settles_at = NULL
+WHERE settles_at IS NOT NULL AND id IN (SELECT value ->> 0 FROM json_each(?))
+"""
+_REPLACE_CHARGE = """
+UPDATE charges SET document = entry.value ->> 1, settled = NULL, settles_at = NULL
+FROM json_each(?) AS entry WHERE charges.id = entry.value ->> 0
+"""
+_DELIVERED = """
+UPDATE events SET delivered = entry.value ->> 1 FROM json_each(?) AS entry WHERE events.id = entry.value ->> 0
+"""
+_TABLES = ("charges", "refunds", "events", "idempotency_keys", "faults", "counters")
+_CLEAR = tuple(f"DELETE FROM {table} WHERE json_valid(?)" for table in _TABLES)
 _FIND_KEY = """
 SELECT fingerprint, http_status, body, created, generation FROM idempotency_keys WHERE key = ?
 """
@@ -73,6 +90,25 @@ class NewCharge:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NewRefund:
+    """A refund to be kept; `settles_at` and `settled` as for a charge."""
+
+    refund_id: str
+    document: str
+    settles_at: float | None = None
+    settled: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What one request made."""
+
+    charge: NewCharge | None = None
+    refund: NewRefund | None = None
+    event: Event | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """All charges of one reference group, oldest first."""
 
@@ -82,6 +118,16 @@ class Group:
     @property
     def succeeded(self) -> int:
         return sum(charge["status"] == "succeeded" for charge in self.charges)
+
+
+def event_of(subject_id: str, kind: str, document: str, created: float) -> Event:
+    """What is told of a charge or a refund (`kind`) as it now is."""
+    status = json.loads(document)["status"]
+    return Event(event_id=decide.event_id(subject_id, status), kind=f"{kind}.{status}", subject=document, created=created)
+
+
+def _saved(event: Event) -> Statement:
+    return _SAVE_EVENT, (event.event_id, event.kind, event.subject, event.created)
 
 
 class Store:
@@ -116,25 +162,77 @@ class Store:
     async def record_fault(self, key: str, generation: int, fault: Fault) -> None:
         await self._writer.write((_SAVE_FAULT, (key, generation, fault)))
 
-    async def save(self, key: str, record: KeyRecord, charge: NewCharge | None, fault: Fault | None) -> None:
-        """A key's answer, the charge behind it and the fault on the way, in one transaction."""
+    async def save(self, key: str, record: KeyRecord, made: Made, fault: Fault | None, *, tell: bool) -> None:
+        """A key's answer, what is behind it and the fault on the way, in one transaction; `tell`: its event as well."""
         statements: list[Statement] = []
-        if charge is not None:
+        if (charge := made.charge) is not None:
             row = (charge.charge_id, charge.group, charge.document, charge.settles_at, charge.settled)
             statements.append((_SAVE_CHARGE, row))
+        if (refund := made.refund) is not None:
+            statements.append((_SAVE_REFUND, (refund.refund_id, refund.document, refund.settles_at, refund.settled)))
+        if made.event is not None and tell:
+            statements.append(_saved(made.event))
         answer = (record.fingerprint, record.http_status, record.body, record.created, record.generation)
         statements.append((_SAVE_KEY, (key, *answer)))
         if fault is not None:
             statements.append((_SAVE_FAULT, (key, record.generation, fault)))
         await self._writer.write(*statements)
-        if charge is not None and charge.settles_at is not None:
-            self._next_settlement = min(charge.settles_at, self._next_settlement)
+        for unsettled in (made.charge, made.refund):
+            if unsettled is not None and unsettled.settles_at is not None:
+                self._next_settlement = min(unsettled.settles_at, self._next_settlement)
 
-    async def settle(self, now: float) -> None:
-        """Settles the pending charges whose time has come; free where there are none."""
-        if self._next_settlement <= now:
-            await self._writer.write((_SETTLE, (now,)))
-            self._next_settlement = self._read_next_settlement()
+    async def settle(self, now: float, *, tell: bool) -> None:
+        """Settles the charges and refunds whose time has come; free where there are none. `tell`: with an event for each."""
+        if self._next_settlement > now:
+            return
+        statements: list[Statement] = []
+        for table, kind in (("charges", "charge"), ("refunds", "refund")):
+            due = f"SELECT id, settled, settles_at FROM {table} WHERE settles_at <= ? ORDER BY settles_at"
+            for subject_id, settled, settles_at in self._reader.execute(due, (now,)):
+                statements.append((_SETTLE.format(table=table), (subject_id,)))
+                if tell:
+                    statements.append(_saved(event_of(subject_id, kind, settled, settles_at)))
+        await self._writer.write(*statements)
+        self._next_settlement = self._read_next_settlement()
+
+    async def replace_charge(self, charge_id: str, document: str, event: Event | None) -> None:
+        """What a person did to a charge by hand."""
+        events = [] if event is None else [_saved(event)]
+        await self._writer.write((_REPLACE_CHARGE, (charge_id, document)), *events)
+        self._next_settlement = self._read_next_settlement()
+
+    def refunded(self, charge_id: str) -> int:
+        """Minor units that were given back of a charge, or are on their way."""
+        sql = "SELECT COALESCE(SUM(amount), 0) FROM refunds WHERE charge = ? AND status <> 'failed'"
+        return int(self._reader.execute(sql, (charge_id,)).fetchone()[0])
+
+    def refund(self, refund_id: str) -> str | None:
+        row = self._reader.execute("SELECT document FROM refunds WHERE id = ?", (refund_id,)).fetchone()
+        return row[0] if row else None
+
+    def refunds_of(self, column: str, value: str) -> list[str]:
+        """By `charge` or `reference`, newest first."""
+        sql = f"SELECT document FROM refunds WHERE {column} = ? ORDER BY seq DESC"
+        return [row[0] for row in self._reader.execute(sql, (value,))]
+
+    def refunds_after(self, refund_id: str | None, limit: int) -> list[str] | None:
+        """As `charges_after`."""
+        return self._after("refunds", refund_id, limit)
+
+    def events_after(self, seq: int) -> list[tuple[int, Event]]:
+        """The events that nobody has accepted yet, in the order in which they happened."""
+        sql = "SELECT seq, id, kind, subject, created FROM events WHERE seq > ? AND delivered IS NULL ORDER BY seq"
+        return [
+            (number, Event(event_id=event_id, kind=kind, subject=subject, created=created))
+            for number, event_id, kind, subject, created in self._reader.execute(sql, (seq,))
+        ]
+
+    def event_counts(self) -> dict[str, int]:
+        total, delivered = self._reader.execute("SELECT COUNT(*), COUNT(delivered) FROM events").fetchone()
+        return {"told": total, "waiting": total - delivered}
+
+    async def mark_delivered(self, event_id: str, now: float) -> None:
+        await self._writer.write((_DELIVERED, (event_id, now)))
 
     def charge(self, charge_id: str) -> str | None:
         row = self._reader.execute("SELECT document FROM charges WHERE id = ?", (charge_id,)).fetchone()
@@ -145,15 +243,29 @@ class Store:
         sql = "SELECT document FROM charges WHERE reference = ? ORDER BY seq DESC LIMIT ?"
         return [row[0] for row in self._reader.execute(sql, (reference, limit))]
 
+    def newest_charges(self, prefix: str, customer: str | None, before: str | None, limit: int) -> list[str]:
+        """Newest first, of one kind (`prefix` of their ids) and customer; from the one older than `before`."""
+        sql = """
+SELECT document FROM charges
+WHERE substr(id, 1, length(:prefix)) = :prefix AND (:customer IS NULL OR json_extract(document, '$.customer') = :customer)
+AND (:before IS NULL OR seq < (SELECT seq FROM charges WHERE id = :before))
+ORDER BY seq DESC LIMIT :limit
+"""
+        values = {"prefix": prefix, "customer": customer, "before": before, "limit": limit}
+        return [row[0] for row in self._reader.execute(sql, values)]
+
     def charges_after(self, charge_id: str | None, limit: int) -> list[str] | None:
         """In the order of creation; None where there is no such charge to start after."""
+        return self._after("charges", charge_id, limit)
+
+    def _after(self, table: str, item_id: str | None, limit: int) -> list[str] | None:
         seq = 0
-        if charge_id is not None:
-            row = self._reader.execute("SELECT seq FROM charges WHERE id = ?", (charge_id,)).fetchone()
+        if item_id is not None:
+            row = self._reader.execute(f"SELECT seq FROM {table} WHERE id = ?", (item_id,)).fetchone()
             if row is None:
                 return None
             seq = row[0]
-        sql = "SELECT document FROM charges WHERE seq > ? ORDER BY seq LIMIT ?"
+        sql = f"SELECT document FROM {table} WHERE seq > ? ORDER BY seq LIMIT ?"
         return [row[0] for row in self._reader.execute(sql, (seq, limit))]
 
     async def export(self) -> AsyncGenerator[bytes]:
@@ -190,8 +302,9 @@ class Store:
         self._next_settlement = self._read_next_settlement()
 
     def _read_next_settlement(self) -> float:
-        row = self._reader.execute("SELECT MIN(settles_at) FROM charges WHERE settles_at IS NOT NULL").fetchone()
-        return float("inf") if row[0] is None else float(row[0])
+        tables = ("charges", "refunds")
+        sql = " UNION ALL ".join(f"SELECT MIN(settles_at) FROM {table} WHERE settles_at IS NOT NULL" for table in tables)
+        return min((float(row[0]) for row in self._reader.execute(sql) if row[0] is not None), default=float("inf"))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -205,10 +318,12 @@ class Store:
             by_currency = connection.execute(
                 "SELECT currency, COUNT(*), SUM(amount) FROM charges WHERE status = 'succeeded' GROUP BY currency"
             ).fetchall()
+            refunds = connection.execute("SELECT status, COUNT(*) FROM refunds GROUP BY status").fetchall()
             faults = connection.execute("SELECT kind, SUM(times) FROM faults GROUP BY kind").fetchall()
             doubles = [row[0] for row in connection.execute(_DOUBLE_GROUPS)]
         return {
             "charges": dict(by_status),
+            "refunds": dict(refunds),
             "succeeded_by_currency": {name: {"count": count, "amount": total} for name, count, total in by_currency},
             "faults": dict(faults),
             "double_charges": doubles,

@@ -138,6 +138,7 @@ def test_decline_is_402_with_codes_and_the_failed_charge_and_is_replayed(gateway
         "failed": 1,
         "pending": 0,
         "requires_action": 0,
+        "reversed": 0,
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hack.fake_gateway import decide, page, parse
-from hack.fake_gateway.charging import Limiter
+from hack.fake_gateway.keyed import Limiter
 from hack.fake_gateway.model import (
     Behaviour,
     ChargeRequest,
@@ -174,7 +174,7 @@ def test_delay_lies_between_its_bounds_and_reproduces() -> None:
 
 
 def test_charge_ids_differ_by_key_and_by_life_of_the_key() -> None:
-    ids = {decide.charge_id(1, key, generation) for key in ("a", "b") for generation in (0, 1)}
+    ids = {decide.made_id("ch_", 1, key, generation) for key in ("a", "b") for generation in (0, 1)}
     assert len(ids) == 4
 
 
