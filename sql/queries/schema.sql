@@ -21,10 +21,10 @@ CREATE USER IF NOT EXISTS %(user)s@'%%' IDENTIFIED BY %(password)s
 ALTER USER %(user)s@'%%' IDENTIFIED BY %(password)s
 
 -- name: table_rights
--- The ledger and the record of whose database this is are never changed by the application.
+-- The ledger, manual acts and the record of whose database this is are never changed by the application.
 SELECT table_name,
        CASE WHEN table_name IN ('alembic_version') THEN 'SELECT'
-            WHEN table_name IN ('ledger_entry', 'installation') THEN 'SELECT, INSERT'
+            WHEN table_name IN ('ledger_entry', 'installation', 'manual_act') THEN 'SELECT, INSERT'
             ELSE 'SELECT, INSERT, UPDATE, DELETE' END
 FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'

@@ -54,6 +54,10 @@ ManifestOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+ActorOption = Annotated[
+    str | None, typer.Option("--actor", metavar="NAME", help="Who does it, for the record. Left out: the system's user.")
+]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")]
 DatabaseOption = Annotated[
     list[str] | None, typer.Option("--database", metavar="NAME", help="Only this database; may be given several times.")
 ]
