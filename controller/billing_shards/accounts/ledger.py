@@ -22,6 +22,7 @@ class Kind(IntEnum):
 
     INVOICE_ISSUED = 1
     PAYMENT_SUCCEEDED = 2
+    WRITTEN_OFF = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,19 @@ def payment_succeeded(*, invoice: int, subscription: str, provider: str, amount:
         kind=Kind.PAYMENT_SUCCEEDED,
         invoice=invoice,
         key=_entry_key(job_key, b"paid"),
+    )
+
+
+def written_off(*, invoice: int, subscription: str, service: str, amount: int, currency: str, job_key: bytes) -> Entry:
+    """What a subscription owed, and will not be asked for any more. `service` is the one that the invoice was issued for."""
+    return Entry(
+        debit="bad-debt:" + service,
+        credit="receivable:" + subscription,
+        amount=amount,
+        currency=currency,
+        kind=Kind.WRITTEN_OFF,
+        invoice=invoice,
+        key=_entry_key(job_key, b"written off"),
     )
 
 
