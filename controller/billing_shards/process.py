@@ -20,6 +20,7 @@ from billing_shards import telemetry
 from billing_shards.db import Database
 from billing_shards.errors import BillingShardsError, DatabaseError, DatabaseUnavailable, InvalidInput
 from billing_shards.payments.gateway import PaymentGateway
+from billing_shards.payments.guarded import GuardedGateway
 from billing_shards.payments.http import HttpGateway
 from billing_shards.payments.providers import Providers
 from billing_shards.settings import GatewaySpec, ProcessSettings, ShardSetSpec
@@ -86,7 +87,8 @@ def _gateway(shard_set: ShardSet, spec: GatewaySpec) -> PaymentGateway:
     def api_key() -> str | None:
         return None if secret is None else shard_set.secrets.value(secret.name, "apiKey")
 
-    return HttpGateway(spec, api_key, connections_max=shard_set.spec.claimer.workers)
+    connections_max = spec.in_flight_max or shard_set.spec.claimer.workers
+    return GuardedGateway(HttpGateway(spec, api_key, connections_max=connections_max), spec)
 
 
 async def until_usable(open_router: Callable[[], ShardRouter], stop: asyncio.Event) -> ShardRouter | None:

@@ -140,6 +140,17 @@ class SmoothingSpec(_Model):
     window_seconds: Annotated[int, Field(ge=0, le=86_400)] = 3600
 
 
+class BreakerSpec(_Model):
+    """When a failing provider is left alone, and how it is tried again. Counted by each claimer process."""
+
+    failures: Annotated[int, Field(ge=1, le=10_000)] = 20
+    """Requests in a row that it did not answer, or answered with a failure of its own, after which nothing more is sent."""
+    open_seconds: Annotated[float, Field(ge=1, le=3600)] = 30
+    """For this long."""
+    probes: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Then so many requests try it; when all are answered it is used as before, when one is not it is left alone again."""
+
+
 class GatewaySpec(_Model):
     """A payment provider."""
 
@@ -161,6 +172,7 @@ class GatewaySpec(_Model):
     """Of one claimer process."""
     key_ttl_seconds: Annotated[int, Field(ge=3600)] = 86_400
     """How long the provider remembers an idempotency key. Nothing is resent later than this."""
+    breaker: BreakerSpec = BreakerSpec()
 
 
 class ServiceSpec(_Model):

@@ -29,6 +29,12 @@ JOBS_REAPED = Counter("billing_shards_jobs_reaped_total", "Jobs taken back from 
 GATEWAY_SECONDS = Histogram(
     "billing_shards_gateway_seconds", "Time until the provider answered, or did not.", ["operation"], buckets=_SECONDS
 )
+BREAKER_OPEN = Gauge("billing_shards_breaker_open", "1 while a failing provider is left alone or tried again.", ["provider"])
+CHARGES_KEPT_BACK = Counter(
+    "billing_shards_gateway_requests_kept_back_total",
+    "Requests that were not sent to a provider that fails or is full.",
+    ["provider"],
+)
 IN_FLIGHT = Gauge("billing_shards_jobs_in_flight", "Jobs this process holds claimed.")
 JOBS_DUE = Gauge("billing_shards_jobs_due", "Ready jobs that are due.", ["shard", "lane"])
 OLDEST_DUE = Gauge(

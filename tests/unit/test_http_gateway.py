@@ -20,9 +20,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from billing_shards.errors import InvalidInput
+from billing_shards.payments.gateway import PaymentGateway
+from billing_shards.payments.guarded import GuardedGateway
 from billing_shards.payments.http import HttpGateway
 from billing_shards.payments.model import (
     ActionRequired,
+    Cause,
     ChargeRequest,
     DeclineClass,
     Declined,
@@ -54,12 +57,13 @@ def request(payment_method: str = "pm_card", **changes: Any) -> ChargeRequest:
 
 
 def using(
-    url: str, body: Callable[[HttpGateway], Awaitable[T]], api_key: Callable[[], str | None] = lambda: None, **spec: Any
+    url: str, body: Callable[[PaymentGateway], Awaitable[T]], api_key: Callable[[], str | None] = lambda: None, **spec: Any
 ) -> T:
     """What `body` returns with an adapter for `url`; `spec` are fields of the gateway's spec."""
 
     async def main() -> T:
-        gateway = HttpGateway(GatewaySpec(url=url, **spec), api_key, connections_max=50)
+        settings = GatewaySpec(url=url, **spec)
+        gateway = GuardedGateway(HttpGateway(settings, api_key, connections_max=50), settings)
         try:
             return await body(gateway)
         finally:
@@ -94,7 +98,7 @@ def charges_of(provider: FakeGateway, wanted: ChargeRequest) -> list[str]:
 def find_settled(provider: FakeGateway, wanted: ChargeRequest) -> Found:
     """The look-up's answer, once the provider has made up its mind."""
 
-    async def body(gateway: HttpGateway) -> Found:
+    async def body(gateway: PaymentGateway) -> Found:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while isinstance(found := await gateway.find(wanted.reference), NotFound):
                 await asyncio.sleep(0.05)
@@ -194,7 +198,7 @@ def test_a_provider_that_takes_too_long_is_unknown_and_found_later(provider: Fak
 
 def test_a_request_in_flight_is_unknown_and_says_when_to_ask(provider: FakeGateway) -> None:
     wanted = request("pm_conflict")
-    assert charge(provider.url, wanted) == Unknown(reason="in flight", retry_after_seconds=1.0)
+    assert charge(provider.url, wanted) == Unknown(reason="in flight", retry_after_seconds=1.0, cause=Cause.IN_FLIGHT)
     assert isinstance(find_settled(provider, wanted), Succeeded)
     assert isinstance(charge(provider.url, wanted), Succeeded)
     assert charges_of(provider, wanted) == ["succeeded"]
@@ -208,7 +212,7 @@ def test_a_key_with_other_parameters_is_for_a_person(provider: FakeGateway) -> N
     wanted = request()
     charge(provider.url, wanted)
     other = request(key=wanted.key, reference=wanted.reference, amount=2000)
-    assert charge(provider.url, other) == Unresolvable(reason="refused: idempotency_key_mismatch")
+    assert charge(provider.url, other) == Unresolvable(reason="refused: idempotency_key_mismatch", cause=Cause.KEY_MISMATCH)
     assert charges_of(provider, wanted) == ["succeeded"]
 
 
@@ -222,13 +226,13 @@ def test_a_request_that_the_provider_finds_fault_with_is_for_a_person(provider: 
 def test_too_many_requests_are_not_sent_and_the_next_waits_as_it_was_told(provider: FakeGateway) -> None:
     wanted = request("pm_rate_limited")
 
-    async def body(gateway: HttpGateway) -> tuple[Outcome, float, Outcome]:
+    async def body(gateway: PaymentGateway) -> tuple[Outcome, float, Outcome]:
         first = await gateway.charge(wanted)
         refused_at = time.monotonic()
         return first, refused_at, await gateway.charge(wanted)
 
     first, refused_at, second = using(provider.url, body)
-    assert first == NotSent(reason="rate limited", retry_after_seconds=1.0)
+    assert first == NotSent(reason="rate limited", retry_after_seconds=1.0, cause=Cause.RATE_LIMITED)
     assert time.monotonic() - refused_at >= 1
     assert isinstance(second, Succeeded)
     assert charges_of(provider, wanted) == ["succeeded"]
@@ -266,7 +270,8 @@ def test_a_secret_that_is_missing_is_not_sent_and_named(provider: FakeGateway) -
         raise InvalidInput("secret gateway", "key apiKey cannot be read (FileNotFoundError)")
 
     wanted = request()
-    expected = NotSent(reason="secret gateway: key apiKey cannot be read (FileNotFoundError)")
+    reason = "secret gateway: key apiKey cannot be read (FileNotFoundError)"
+    expected = NotSent(reason=reason, cause=Cause.CONFIG)
     assert charge(provider.url, wanted, api_key=missing) == expected
     assert find(provider.url, wanted.reference, api_key=missing) == expected
     assert charges_of(provider, wanted) == []
@@ -275,7 +280,7 @@ def test_a_secret_that_is_missing_is_not_sent_and_named(provider: FakeGateway) -
 def test_the_api_key_is_asked_for_anew_each_time(guarded: FakeGateway) -> None:
     keys = iter([f"key-{SENTINEL}", "rotated"])
 
-    async def body(gateway: HttpGateway) -> tuple[Outcome, Outcome]:
+    async def body(gateway: PaymentGateway) -> tuple[Outcome, Outcome]:
         before = await gateway.charge(request())
         await asyncio.to_thread(guarded.configure, api_key="rotated")
         return before, await gateway.charge(request())
@@ -288,7 +293,7 @@ def test_the_api_key_is_asked_for_anew_each_time(guarded: FakeGateway) -> None:
 def test_no_more_requests_a_second_than_agreed(provider: FakeGateway) -> None:
     """A lower bound on the time they take; the first tenth of a second's worth may go at once."""
 
-    async def body(gateway: HttpGateway) -> float:
+    async def body(gateway: PaymentGateway) -> float:
         started = time.monotonic()
         await asyncio.gather(*(gateway.find(f"7/{n}/1") for n in range(25)))
         return time.monotonic() - started
@@ -449,13 +454,13 @@ def test_an_address_where_nobody_is_was_not_sent(url: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        (http(429, {}, "Retry-After: 0"), NotSent(reason="rate limited", retry_after_seconds=0)),
-        (http(429, PAGE), NotSent(reason="rate limited")),
-        (http(429, {}, "Retry-After: soon"), NotSent(reason="rate limited")),
-        (http(429, {}, "Retry-After: -5"), NotSent(reason="rate limited", retry_after_seconds=0)),
-        (http(429, {}, "Retry-After: nan"), NotSent(reason="rate limited", retry_after_seconds=0)),
-        (http(409, {}), Unknown(reason="in flight", retry_after_seconds=1)),
-        (http(409, {}, "Retry-After: 7"), Unknown(reason="in flight", retry_after_seconds=7)),
+        (http(429, {}, "Retry-After: 0"), NotSent(reason="rate limited", retry_after_seconds=0, cause=Cause.RATE_LIMITED)),
+        (http(429, PAGE), NotSent(reason="rate limited", cause=Cause.RATE_LIMITED)),
+        (http(429, {}, "Retry-After: soon"), NotSent(reason="rate limited", cause=Cause.RATE_LIMITED)),
+        (http(429, {}, "Retry-After: -5"), NotSent(reason="rate limited", retry_after_seconds=0, cause=Cause.RATE_LIMITED)),
+        (http(429, {}, "Retry-After: nan"), NotSent(reason="rate limited", retry_after_seconds=0, cause=Cause.RATE_LIMITED)),
+        (http(409, {}), Unknown(reason="in flight", retry_after_seconds=1, cause=Cause.IN_FLIGHT)),
+        (http(409, {}, "Retry-After: 7"), Unknown(reason="in flight", retry_after_seconds=7, cause=Cause.IN_FLIGHT)),
         (http(422, {"error": {"code": "invalid"}}), Unresolvable(reason="refused: invalid")),
         (http(400, {"error": {}}), Unresolvable(reason="refused: invalid_request")),
         (http(400, {"error": {"code": "ü\n" + "x" * 99}}), Unresolvable(reason="refused: " + "x" * 64)),
@@ -538,11 +543,11 @@ def listed(*statuses: str) -> bytes:
         (listed("failed", "pending"), Pending(provider_ref="ch_1")),
         (listed("failed", "requires_action"), ActionRequired(provider_ref="ch_1")),
         (listed("refunded", "succeeded"), Succeeded(provider_ref="ch_1")),
-        (listed("failed", "refunded"), Unknown(reason="look-up was not understood")),
+        (listed("failed", "refunded"), Unknown(reason="look-up was not understood", cause=Cause.FAILED)),
         (listed(), NotFound()),
-        (http(404, {"error": {"code": "resource_missing"}}), Unknown(reason="look-up answered 404")),
-        (http(500, {"data": [CHARGE]}), Unknown(reason="look-up answered 500")),
-        (http(429, {}, "Retry-After: 0"), NotSent(reason="rate limited", retry_after_seconds=0)),
+        (http(404, {"error": {"code": "resource_missing"}}), Unknown(reason="look-up answered 404", cause=Cause.FAILED)),
+        (http(500, {"data": [CHARGE]}), Unknown(reason="look-up answered 500", cause=Cause.FAILED)),
+        (http(429, {}, "Retry-After: 0"), NotSent(reason="rate limited", retry_after_seconds=0, cause=Cause.RATE_LIMITED)),
     ],
 )
 def test_of_several_charges_the_one_that_took_money_counts(answer: bytes, found: Found) -> None:
