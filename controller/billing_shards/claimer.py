@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections import defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,11 +19,13 @@ from typing import Any, TypeVar
 import structlog
 
 from billing_shards import process, telemetry
-from billing_shards.errors import BillingShardsError
+from billing_shards.errors import BillingShardsError, DatabaseError
 from billing_shards.jobs import decide, store
+from billing_shards.jobs.agenda import Agenda
 from billing_shards.jobs.held import Held
 from billing_shards.jobs.lanes import Lanes
-from billing_shards.jobs.model import Job, Lane
+from billing_shards.jobs.model import Job
+from billing_shards.jobs.waiting import Waiting
 from billing_shards.payments.charge import charge
 from billing_shards.payments.providers import Providers
 from billing_shards.payments.reap import reap
@@ -35,7 +37,9 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_THREADS = 4
+_SETTLING_THREADS = 4  # and one that claims: a settlement that waits for a lock does not hold up the claims of other shards
+CONNECTIONS = _SETTLING_THREADS + 1
+"""To each database, beside the one for renewals."""
 _BACKOFF_SECONDS_MAX = 10.0
 _DRAIN_SECONDS = 40.0  # of the pod's 60 s of grace
 _RELEASE_SECONDS = 5.0
@@ -62,13 +66,16 @@ class Claimer:
         self._providers = providers
         self._shards = shards
         self._lanes = Lanes(spec)
-        self._held = Held(spec.claimer.in_flight, self._lanes)
-        self._claimed: asyncio.Queue[Job] = asyncio.Queue()
+        self._held = Held(spec.claimer.in_flight, spec.claimer.batch, self._lanes)
+        self._waiting = Waiting(spec.claimer.workers, spec.claimer.in_flight, self._lanes)
         self._outcomes: defaultdict[int, list[Result]] = defaultdict(list)
         self._settling: dict[int, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
-        self._threads = {name: ThreadPoolExecutor(_THREADS, thread_name_prefix=f"sql-{name}") for name in router.databases}
-        self._renewal_threads = {name: ThreadPoolExecutor(1, thread_name_prefix=f"renew-{name}") for name in router.databases}
+        self._set_aside: dict[int, float] = {}
+        self._refusals: Counter[int] = Counter()
+        self._settling_threads = self._threads_of("settle", _SETTLING_THREADS)
+        self._claiming_threads = self._threads_of("claim", 1)
+        self._renewal_threads = self._threads_of("renew", 1)
         self._fault: BaseException | None = None
         self._paused = spec.paused
 
@@ -100,8 +107,9 @@ class Claimer:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            for threads in (*self._threads.values(), *self._renewal_threads.values()):
-                threads.shutdown(wait=False)
+            for threads in (self._settling_threads, self._claiming_threads, self._renewal_threads):
+                for pool in threads.values():
+                    pool.shutdown(wait=False)
         if self._fault is not None:
             raise self._fault
 
@@ -125,73 +133,92 @@ class Claimer:
                 failures = 0
             except BillingShardsError as error:
                 failures += 1
+                self._held.note_due(database, ())  # no share is kept for a database that is away
                 telemetry.LOOP_ERRORS.labels("claim").inc()
                 _log.warning("claim_failed", database=database, error=str(error), failures=failures)
                 rest = _backoff(failures)
             await self._sleep(rest)
 
     async def _claim_round(self, database: str) -> float:
-        """Look which lanes have due jobs and claim until none is left; seconds to rest before the next look."""
+        """Look which lanes have due jobs, and claim; seconds to rest before the next look."""
+        longest = self._spec.claimer.idle_poll_seconds
         shards = self._router.by_database(self._shards).get(database)
         if self._paused or not shards:
-            return self._spec.claimer.idle_poll_seconds
-        due = await self._in_thread(database, partial(self._look, database, shards))
-        ready = deque(entry for entry in due if entry.in_seconds <= 0)
+            return longest
+        now = asyncio.get_running_loop().time()
+        able = [shard for shard in shards if self._set_aside.get(shard, 0.0) <= now]
+        due = await self._in_thread(self._claiming_threads[database], partial(self._look, database, able)) if able else []
+        ready = [entry for entry in due if entry.in_seconds <= 0]
         if not ready:
+            self._held.note_due(database, ())
             soonest = min((entry.in_seconds for entry in due), default=None)
-            return decide.rest(soonest, self._spec.claimer.idle_poll_seconds, random.random())  # noqa: S311
+            return decide.rest(soonest, longest, random.random())  # noqa: S311
         random.shuffle(ready)  # claimers of the same shards should not meet at the same one
-        while ready and not self._stop.is_set() and not self._paused:
-            await self._claim_next(database, ready)
+        await self._claim_all(database, Agenda(ready), until=now + longest)
         return 0.0
 
     def _look(self, database: str, shards: Collection[int]) -> list[store.Due]:
         with self._router.connect(database) as connection:
             return store.next_due(connection, shards)
 
-    async def _claim_next(self, database: str, ready: deque[store.Due]) -> None:
-        entry = ready.popleft()
-        settings = self._spec.claimer
-        limit = min(settings.batch, await self._room_for(entry.lane, {other.lane for other in ready}))
-        if limit == 0:
-            return
+    async def _claim_all(self, database: str, agenda: Agenda, *, until: float) -> None:
+        """Claim what the agenda lists, always of a lane that has room: one that has none waits, and no other behind it.
+
+        Not for long: meanwhile jobs of other lanes may have fallen due.
+        """
+        clock = asyncio.get_running_loop().time
+        while agenda and not self._stop.is_set() and not self._paused:
+            self._held.note_due(database, agenda.lanes)
+            chosen = self._held.choose(agenda.lanes)
+            if chosen is not None:
+                lane, room = chosen
+                await self._claim(database, agenda, agenda.take(lane), min(room, self._spec.claimer.batch))
+            elif clock() < until:
+                await self._held.change(until - clock())
+            if clock() >= until:
+                return
+
+    async def _claim(self, database: str, agenda: Agenda, entry: store.Due, limit: int) -> None:
+        """Claim from a lane of a shard. A shard that refuses is left alone for a while; a database that does, raises."""
         claim = partial(
             store.claim,
             self._router,
             entry.shard,
             entry.lane,
             limit=limit,
-            lease_seconds=settings.lease_seconds,
+            lease_seconds=self._spec.claimer.lease_seconds,
             provider=self._lanes.provider(entry.lane),
         )
         jobs: list[Job] = []
         self._held.reserve(entry.lane, limit)
         try:
-            jobs = await self._in_thread(database, claim)
+            jobs = await self._in_thread(self._claiming_threads[database], claim)
+        except DatabaseError:
+            raise
+        except BillingShardsError as error:
+            self._leave_alone(entry.shard, error)
+            return
         finally:
             self._held.claimed(entry.lane, limit, jobs)
+        self._refusals.pop(entry.shard, None)
         telemetry.JOBS_CLAIMED.labels(self._lanes.label(entry.lane)).inc(len(jobs))
         if len(jobs) == limit:
-            ready.append(entry)
-        for job in jobs:
-            self._claimed.put_nowait(job)
+            agenda.again(entry)
+        self._waiting.put(jobs)
 
-    async def _room_for(self, lane: Lane, due: Collection[Lane]) -> int:
-        """Wait until a worthwhile claim of `lane` fits; how many. 0 when told to stop."""
-        settings = self._spec.claimer
-        worthwhile = min(settings.batch, max(1, settings.in_flight // 4), max(1, self._held.share(lane)))
-        while not self._stop.is_set():
-            if room := self._held.take(lane, due, worthwhile):
-                return room
-            await self._held.change()
-        return 0
+    def _leave_alone(self, shard: int, error: BillingShardsError) -> None:
+        self._refusals[shard] += 1
+        self._set_aside[shard] = asyncio.get_running_loop().time() + _backoff(self._refusals[shard])
+        telemetry.LOOP_ERRORS.labels("claim").inc()
+        _log.warning("claim_failed", shard=shard, error=str(error), failures=self._refusals[shard])
 
     # Charge
 
     async def _charge_forever(self) -> None:
         while True:
-            job = await self._claimed.get()
+            job = await self._waiting.take()
             outcome = await charge(self._providers.named(job.provider), job)
+            self._waiting.done(job)
             self._outcomes[job.shard].append(Result(job=job, outcome=outcome, draw=random.random()))  # noqa: S311
             if job.shard not in self._settling:
                 self._settling[job.shard] = self._task(self._settle(job.shard))
@@ -215,7 +242,7 @@ class Claimer:
         failures = 0
         while True:
             try:
-                await self._in_thread(self._router.owner(shard).name, write)
+                await self._in_thread(self._settling_threads[self._router.owner(shard).name], write)
                 break
             except BillingShardsError as error:
                 failures += 1
@@ -230,14 +257,14 @@ class Claimer:
         held = [job for job in self._held.jobs.values() if self._router.owner(job.shard).name == database]
         if held:
             renew = partial(store.renew, self._renewals, held, lease_seconds=self._spec.claimer.lease_seconds)
-            loop = asyncio.get_running_loop()
-            renewed = await loop.run_in_executor(self._renewal_threads[database], renew)
+            renewed = await self._in_thread(self._renewal_threads[database], renew)
             _log.debug("leases_renewed", database=database, held=len(held), renewed=renewed)
 
     async def _reap(self, database: str) -> None:
         shards = self._router.by_database(self._shards).get(database)
         if shards:
-            await self._in_thread(database, partial(reap, self._router, database, shards, settings=self._spec.claimer))
+            take_back = partial(reap, self._router, database, shards, settings=self._spec.claimer)
+            await self._in_thread(self._settling_threads[database], take_back)
 
     async def _forever(self, name: str, step: Callable[[str], Awaitable[None]], database: str, seconds: float) -> None:
         while True:
@@ -253,8 +280,7 @@ class Claimer:
     async def _drain(self) -> None:
         """Let charges finish and settle them; what has not begun, or does not finish in time, is given back."""
         _log.info("draining", held=len(self._held.jobs))
-        while not self._claimed.empty():
-            await self._give_back([self._claimed.get_nowait() for _ in range(self._claimed.qsize())])
+        await self._give_back(self._waiting.take_all())
         with suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
                 while self._held.jobs and self._fault is None:
@@ -271,7 +297,7 @@ class Claimer:
                 continue
             try:
                 async with asyncio.timeout(_RELEASE_SECONDS):
-                    await self._in_thread(database, partial(store.release, self._router, mine))
+                    await self._in_thread(self._claiming_threads[database], partial(store.release, self._router, mine))
             except (BillingShardsError, TimeoutError) as error:
                 _log.warning("release_failed", database=database, jobs=len(mine), error=str(error) or type(error).__name__)
             else:
@@ -285,8 +311,11 @@ class Claimer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), seconds)
 
-    async def _in_thread(self, database: str, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads[database], work)
+    def _threads_of(self, kind: str, count: int) -> dict[str, ThreadPoolExecutor]:
+        return {name: ThreadPoolExecutor(count, thread_name_prefix=f"{kind}-{name}") for name in self._router.databases}
+
+    async def _in_thread(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
 def _backoff(failures: int) -> float:
@@ -302,7 +331,7 @@ async def work(settings: ProcessSettings) -> None:
     process.stop_on_signals(stop.set)
     last = min(settings.last_shard, shard_set.spec.shard_count - 1)
     async with probes.serve(settings.metrics_port):
-        router = await process.until_usable(lambda: process.router(shard_set, pool_size=_THREADS), stop)
+        router = await process.until_usable(lambda: process.router(shard_set, pool_size=CONNECTIONS), stop)
         renewals = await process.until_usable(lambda: process.router(shard_set, pool_size=1), stop)
         if router is None or renewals is None:
             return

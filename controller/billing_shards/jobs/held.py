@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 from billing_shards import telemetry
 from billing_shards.jobs import decide
@@ -15,25 +16,38 @@ from billing_shards.jobs.model import Job, Lane
 class Held:
     """Jobs by shard and id, and how many of each lane, those included that are being claimed."""
 
-    def __init__(self, limit: int, lanes: Lanes) -> None:
+    def __init__(self, limit: int, batch: int, lanes: Lanes) -> None:
         self.jobs: dict[tuple[int, int], Job] = {}
         self._limit = limit
         self._lanes = lanes
-        self._weights = {lane: lanes.weight(lane) for lane in lanes}
+        self._shares = decide.shares(limit, {lane: lanes.weight(lane) for lane in lanes})
+        self._worthwhile = {lane: decide.worthwhile(batch, limit, share) for lane, share in self._shares.items()}
         self._counts: Counter[Lane] = Counter()
+        self._due: dict[str, Collection[Lane]] = {}
         self._changed = asyncio.Event()
 
-    def take(self, lane: Lane, due: Collection[Lane], worthwhile: int) -> int:
-        """Reserve room for a claim of at least `worthwhile` jobs, or of any where nothing is held; 0 where there is none."""
-        waiting = {self._lanes.counted(other) for other in due}
-        room = decide.room(self._lanes.counted(lane), self._counts, waiting, self._limit, self._weights)
-        if room < worthwhile and self._counts.total() > 0:
-            return 0
-        return room
+    def note_due(self, database: str, lanes: Iterable[Lane]) -> None:
+        """These lanes have due jobs on a database: their shares are kept free of the others, whichever database these are on."""
+        self._due[database] = frozenset(self._lanes.counted(lane) for lane in lanes)
 
-    def share(self, lane: Lane) -> int:
-        """The jobs that the lane is sure of."""
-        return decide.share_of(self._lanes.counted(lane), self._limit, self._weights)
+    def choose(self, lanes: Iterable[Lane]) -> tuple[Lane, int] | None:
+        """The lane, of those that have room for a worthwhile claim, that uses the least of its share; and how much room.
+
+        So a lane whose jobs do not come back holds up no other. None where there is no such lane.
+        """
+        for lane in sorted(lanes, key=self._used):
+            counted = self._lanes.counted(lane)
+            found = decide.room(counted, self._counts, self._all_due(), self._limit, self._shares)
+            if found >= self._worthwhile[counted] or (found and not self._counts.total()):
+                return lane, found
+        return None
+
+    def _used(self, lane: Lane) -> float:
+        counted = self._lanes.counted(lane)
+        return self._counts[counted] / max(1, self._shares[counted])
+
+    def _all_due(self) -> set[Lane]:
+        return {lane for lanes in self._due.values() for lane in lanes}
 
     def reserve(self, lane: Lane, count: int) -> None:
         """Count `count` jobs as held while they are being claimed: several databases are claimed from at once."""
@@ -62,7 +76,11 @@ class Held:
         """Let those who wait for a change look again."""
         self._changed.set()
 
-    async def change(self) -> None:
-        """Wait for `wake`."""
+    async def change(self, seconds: float | None = None) -> bool:
+        """Wait for `wake`, at most `seconds`; whether it came."""
         self._changed.clear()
-        await self._changed.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+                return True
+        return False
