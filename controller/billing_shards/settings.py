@@ -140,6 +140,34 @@ class SmoothingSpec(_Model):
     window_seconds: Annotated[int, Field(ge=0, le=86_400)] = 3600
 
 
+class BillingSpec(_Model):
+    """Invoicing."""
+
+    catch_up_periods_max: Annotated[int, Field(ge=1, le=1000)] = 12
+    """A subscription that has missed more periods than this is held until a person says what becomes of them."""
+
+
+class DunningSpec(_Model):
+    """What becomes of a subscription that is not paid for. Beside the retries of `retry`, which go on by themselves."""
+
+    notices_seconds: Annotated[tuple[Seconds, ...], Field(max_length=30)] = (86_400, 3 * 86_400, 7 * 86_400)
+    """When, after it fell past due, the customer is told again (event `subscription.notice`)."""
+    suspend_after_seconds: Seconds = 14 * 86_400
+    """The grace: how long after it fell past due the service goes on."""
+    suspend_when_given_up: bool = True
+    """Suspend at once where an invoice is given up: after the last attempt, or a decline that no retry can mend."""
+    cancel_after_seconds: Seconds = 60 * 86_400
+    """How long after its suspension a subscription is canceled."""
+    write_off: bool = True
+    """When it is canceled, stop collecting its invoices, and book them as bad debt."""
+
+    @model_validator(mode="after")
+    def _ascend(self) -> Self:
+        if list(self.notices_seconds) != sorted(set(self.notices_seconds)):
+            raise ValueError("noticesSeconds must ascend")
+        return self
+
+
 class BreakerSpec(_Model):
     """When a failing provider is left alone, and how it is tried again. Counted by each claimer process."""
 
@@ -172,6 +200,10 @@ class GatewaySpec(_Model):
     """Of one claimer process."""
     key_ttl_seconds: Annotated[int, Field(ge=3600)] = 86_400
     """How long the provider remembers an idempotency key. Nothing is resent later than this."""
+    webhook_secret: SecretRef | None = None
+    """Holds `webhookSecrets`, one a line: any of them may sign. Left out: its webhooks are refused."""
+    webhook_tolerance_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
+    """How far a webhook's time of signing may be from our clock when it is received, in either direction."""
     breaker: BreakerSpec = BreakerSpec()
 
 
@@ -191,10 +223,48 @@ class ServiceSpec(_Model):
     """As in `claimer`."""
 
 
-class OutboxSpec(_Model):
-    """Events to a broker; rows are kept at least this long."""
+class BrokerSpec(_Model):
+    """The message broker that events are published to."""
 
+    type: Literal["nats", "rabbitmq"]
+    url: Annotated[str, Field(pattern=r"^(nats|tls|amqp|amqps)://[^\s@?#]+$", max_length=2048)]
+    """`nats://` or `tls://` of NATS, `amqp://` or `amqps://` of RabbitMQ (the path is its virtual host). No user, no password."""
+    credentials_secret: SecretRef | None = None
+    """Holds `username` and `password`."""
+    ca_secret: SecretRef | None = None
+    """Holds `ca.crt` (PEM). Left out: the system's trust store."""
+    prefix: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")] = "billing"
+    """NATS: subjects are `<prefix>.<shard>.<type>`."""
+    stream: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,63}$")] = "BILLING"
+    """NATS: the JetStream stream; made where it is missing."""
+    replicas: Annotated[int, Field(ge=1, le=5)] = 1
+    """NATS: copies of a stream that is made."""
+    exchange: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,63}$")] = "billing"
+    """RabbitMQ: a durable topic exchange; made where it is missing. Routing keys are `<shard>.<type>`."""
+    queue: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,63}$")] | None = None
+    """RabbitMQ: a quorum queue for all events; made, and bound to the exchange, where it is missing. Left out: bind your own."""
+    confirm_seconds: Annotated[float, Field(gt=0, le=60)] = 10
+    """The longest wait for the broker's confirmation."""
+    message_bytes_max: Annotated[int, Field(ge=1024, le=67_108_864)] = 1_048_576
+    """A larger event is not sent: it blocks its subscription until a person has looked."""
+
+    @model_validator(mode="after")
+    def _scheme(self) -> Self:
+        wanted = ("nats://", "tls://") if self.type == "nats" else ("amqp://", "amqps://")
+        if not self.url.startswith(wanted):
+            raise ValueError(f"url must begin with {' or '.join(wanted)} for type {self.type}")
+        return self
+
+
+class OutboxSpec(_Model):
+    """Events of what happened."""
+
+    broker: BrokerSpec | None = None
+    """Left out: events stay in the outbox, unsent."""
     retention_seconds: Seconds = 7 * 86_400
+    """Published events are kept at least this long."""
+    batch: Annotated[int, Field(ge=1, le=5000)] = 500
+    """Events of one shard that are under way to the broker at once, at the most."""
 
 
 class MigrationSpec(_Model):
@@ -213,6 +283,8 @@ class ShardSetSpec(_Model):
     claimer: ClaimerSpec = ClaimerSpec()
     retry: RetrySpec = RetrySpec()
     smoothing: SmoothingSpec = SmoothingSpec()
+    billing: BillingSpec = BillingSpec()
+    dunning: DunningSpec = DunningSpec()
     gateway: GatewaySpec
     gateways: Annotated[tuple[GatewaySpec, ...], Field(max_length=16)] = ()
     """Further providers, for the services that name them."""
@@ -337,6 +409,8 @@ class ProcessSettings(BaseSettings):
     last_shard: int = SHARDS_MAX - 1
     """Claimers: the range of shards this Deployment is for."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9464
+    webhook_port: Annotated[int, Field(ge=0, le=65535)] = 9465
+    """Where the housekeeper takes the providers' webhooks; 0: the system chooses."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     pod_name: str = "local"
 

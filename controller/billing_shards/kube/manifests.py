@@ -35,12 +35,26 @@ class SecretUse:
 
 
 def application_secrets(spec: ShardSetSpec) -> list[SecretUse]:
-    """What claimers and the housekeeper need."""
+    """What claimers and the housekeeper need, and `broker_secrets`."""
     uses = [use for at, database in enumerate(spec.databases) for use in database_secrets(database, at)]
     for at, gateway in enumerate(spec.all_gateways):
         where = "spec.gateway" if at == 0 else f"spec.gateways[{at - 1}]"
         if gateway.api_key_secret is not None:
             uses.append(SecretUse(field=f"{where}.apiKeySecret", secret=gateway.api_key_secret.name, key="apiKey"))
+        if gateway.webhook_secret is not None:
+            uses.append(SecretUse(field=f"{where}.webhookSecret", secret=gateway.webhook_secret.name, key="webhookSecrets"))
+    return [*uses, *broker_secrets(spec)]
+
+
+def broker_secrets(spec: ShardSetSpec) -> list[SecretUse]:
+    """What publishing events needs. Claimers are not given it."""
+    where, broker = "spec.outbox.broker", spec.outbox.broker
+    uses: list[SecretUse] = []
+    if broker is not None and broker.credentials_secret is not None:
+        name = broker.credentials_secret.name
+        uses += [SecretUse(field=f"{where}.credentialsSecret", secret=name, key=key) for key in ("username", "password")]
+    if broker is not None and broker.ca_secret is not None:
+        uses.append(SecretUse(field=f"{where}.caSecret", secret=broker.ca_secret.name, key="ca.crt"))
     return uses
 
 
@@ -199,7 +213,8 @@ def _deployment(
     shards: tuple[int, int],
     replicas: int,
 ) -> Manifest:
-    uses = application_secrets(spec)
+    withheld = broker_secrets(spec) if component == "claimer" else []
+    uses = [use for use in application_secrets(spec) if use not in withheld]
     env = [
         {"name": "BILLING_SHARDS_FIRST_SHARD", "value": str(shards[0])},
         {"name": "BILLING_SHARDS_LAST_SHARD", "value": str(shards[1])},
