@@ -18,7 +18,10 @@
     │   └── CommitUnknown
     ├── LeaseLost
     ├── NotFound
+    ├── BrokerUnavailable
+    ├── EventRefused
     ├── GatewayMisconfigured
+    ├── WebhookRefused
     └── KubernetesError
 
 Messages never hold a password, a bound SQL value or a payment method. Outcomes of a charge are values
@@ -123,8 +126,25 @@ class NotFound(BillingShardsError):
     """The thing named by its id is on no shard."""
 
 
+class BrokerUnavailable(BillingShardsError):
+    """The broker of the outbox is not reached, refuses us, or did not confirm in time: events stay where they are."""
+
+
+class EventRefused(BillingShardsError):
+    """One event cannot be published for what it is (`outbox.model.Problem`), while the broker takes others."""
+
+    def __init__(self, problem: str, details: str) -> None:
+        super().__init__(f"{problem}: {details}")
+        self.problem = problem
+        self.details = details
+
+
 class GatewayMisconfigured(BillingShardsError):
     """The provider refuses us as a whole (wrong key, unknown account): charging stops until a person has looked."""
+
+
+class WebhookRefused(BillingShardsError):
+    """A webhook is not proved to be its provider's, now: unsigned, signed by somebody else, or long ago. Nothing was stored."""
 
 
 class KubernetesError(BillingShardsError):
