@@ -9,8 +9,12 @@ import pytest
 
 from billing_shards.jobs.model import RENEWAL, Job
 from billing_shards.payments.charge import charge
+from billing_shards.payments.decide import CheckAfter, Paid, RetryAfter, Review, decide
+from billing_shards.payments.gateway import ChargesOnly
 from billing_shards.payments.model import (
     ActionRequired,
+    Capabilities,
+    Cause,
     ChargeRequest,
     DeclineClass,
     Declined,
@@ -23,6 +27,7 @@ from billing_shards.payments.model import (
     Unknown,
     Unresolvable,
 )
+from billing_shards.settings import RetrySpec
 
 DAY = 86_400.0
 NOT_FOUND = NotFound()
@@ -38,7 +43,7 @@ OUTCOMES: tuple[Outcome, ...] = (*FOUND, Unresolvable(reason="refused"))
 
 
 @dataclass
-class Provider:
+class Provider(ChargesOnly):
     """Answers as it is told and notes what it is asked."""
 
     found: Found = NOT_FOUND
@@ -59,7 +64,7 @@ class Provider:
         pass
 
 
-def job(*, resumed: bool, age: float = 0, attempt_no: int = 2) -> Job:
+def job(*, resumed: bool, age: float = 0, attempt_no: int = 2, checks: int = 0) -> Job:
     return Job(
         shard=7,
         id=40,
@@ -72,7 +77,7 @@ def job(*, resumed: bool, age: float = 0, attempt_no: int = 2) -> Job:
         payment_method="pm",
         key=bytes(range(32)),
         attempt_no=attempt_no,
-        checks=0,
+        checks=checks,
         resumed=resumed,
         attempt_age=age,
         grace_seconds=86_400,
@@ -108,12 +113,113 @@ def test_an_open_attempt_that_is_not_there_is_sent_again_under_its_own_key(age: 
     assert provider.asked == ["7/39/2", sent()]
 
 
+EXPIRED = Unknown(reason="not found at the provider, and its key has expired", cause=Cause.KEY_EXPIRED)
+
+
 @pytest.mark.parametrize(("age", "ttl"), [(DAY * 0.9, DAY), (DAY, DAY), (30 * DAY, DAY), (3600, 3600), (55, 60)])
-def test_an_open_attempt_whose_key_may_have_expired_is_for_a_person(age: float, ttl: float) -> None:
+def test_an_open_attempt_whose_key_may_have_expired_is_only_looked_for(age: float, ttl: float) -> None:
     """The same key would be a new request to the provider, which may still be working on the first one."""
     provider = Provider(key_ttl_seconds=ttl)
-    assert isinstance(asyncio.run(charge(provider, job(resumed=True, age=age))), Unresolvable)
+    assert asyncio.run(charge(provider, job(resumed=True, age=age))) == EXPIRED
     assert provider.asked == ["7/39/2"]
+
+
+def test_after_the_keys_life_come_the_looks_that_are_left_and_then_a_person() -> None:
+    policy, provider, ends = RetrySpec(), Provider(), []
+    for checks in range(len(policy.check_delays_seconds) + 1):
+        outcome = asyncio.run(charge(provider, job(resumed=True, age=2 * DAY, checks=checks)))
+        ends.append(decide(job(resumed=True, checks=checks), outcome, policy, 0.0))
+    assert [type(end) for end in ends] == [CheckAfter] * len(policy.check_delays_seconds) + [Review]
+    assert set(provider.asked) == {"7/39/2"}
+
+
+def test_looks_outlast_a_keys_life_and_begin_long_before_its_end() -> None:
+    """So that the same key is sent again while it may be, and what settles late is found still."""
+    delays = RetrySpec().check_delays_seconds
+    assert sum(delays[:5]) < DAY * 0.9 / 10
+    assert sum(delays) > 3 * DAY
+
+
+@pytest.mark.parametrize(("age", "asked"), [(0, [0]), (59, [0]), (60, ["7/39/2", 0]), (DAY, ["7/39/2"])])
+def test_a_look_up_that_lags_behind_is_not_asked_about_a_young_attempt(age: float, asked: list[object]) -> None:
+    provider = Provider()
+    provider.capabilities = Capabilities(refunds=False, signature_header=None, find_lag_seconds=60)
+    asyncio.run(charge(provider, job(resumed=True, age=age)))
+    assert provider.asked == [sent() if item == 0 else item for item in asked]
+
+
+def test_a_provider_that_the_spec_does_not_list_any_more_is_not_asked() -> None:
+    outcome = asyncio.run(charge(None, job(resumed=True)))
+    assert isinstance(outcome, NotSent)
+    assert outcome.cause is Cause.CONFIG
+
+
+def test_the_service_is_told_to_the_provider() -> None:
+    provider = Provider()
+    asyncio.run(charge(provider, job(resumed=False), service="video"))
+    assert [request.service for request in provider.asked if isinstance(request, ChargeRequest)] == ["video"]
+
+
+# What went wrong elsewhere
+
+
+@pytest.mark.parametrize("found", [*FOUND, NOT_FOUND], ids=repr)
+def test_no_second_payment_while_the_first_is_unknown(found: Found) -> None:
+    """Kill Bill 1015: a new payment succeeded while the first was unknown, and then the first had succeeded as well."""
+    provider = Provider(found=found, answer=Unknown(reason="no answer"))
+    asyncio.run(charge(provider, job(resumed=True, attempt_no=2)))
+    keys = {request.key for request in provider.asked if isinstance(request, ChargeRequest)}
+    assert keys <= {sent(attempt_no=2).key}
+
+
+def test_what_is_found_to_have_failed_is_tried_again() -> None:
+    """Kill Bill 1832: a pending payment that failed later was never retried."""
+    declined = Declined(decline_class=DeclineClass.RETRYABLE, code="insufficient_funds")
+    outcome = asyncio.run(charge(Provider(found=declined), job(resumed=True, checks=3)))
+    assert isinstance(decide(job(resumed=True, checks=3), outcome, RetrySpec(), 0.0), RetryAfter)
+
+
+def test_what_is_found_to_have_succeeded_is_paid_however_long_it_was_pending() -> None:
+    """Hyperswitch 1475: the provider had succeeded, and the payment was left in processing."""
+    for checks in range(15):
+        outcome = asyncio.run(
+            charge(Provider(found=Succeeded(provider_ref="ch_9")), job(resumed=True, checks=checks, age=9 * DAY))
+        )
+        assert decide(job(resumed=True, checks=checks), outcome, RetrySpec(), 0.0) == Paid(provider_ref="ch_9")
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Unknown(reason="in flight", cause=Cause.IN_FLIGHT, retry_after_seconds=1),
+        NotSent(reason="", cause=Cause.RATE_LIMITED),
+        NotSent(reason="", cause=Cause.HELD_BACK, retry_after_seconds=30),
+    ],
+    ids=repr,
+)
+def test_waiting_uses_up_no_attempt(outcome: Outcome) -> None:
+    """Polar 13349: retries while a lock was held used up the whole dunning."""
+    decision = decide(job(resumed=True, attempt_no=6), outcome, RetrySpec(attempts_max=6), 0.0)
+    assert isinstance(decision, CheckAfter)
+
+
+def test_a_time_out_and_then_a_conflict_is_no_failure() -> None:
+    """stripe-ruby 431: after a time-out the repeated request met the first one in flight, and was reported as failed."""
+    in_flight = Unknown(reason="in flight", cause=Cause.IN_FLIGHT, retry_after_seconds=1)
+    provider = Provider(answer=in_flight)
+    assert asyncio.run(charge(provider, job(resumed=True))) == in_flight
+    provider.found = Succeeded(provider_ref="ch_1")
+    assert asyncio.run(charge(provider, job(resumed=True))) == provider.found
+
+
+def test_a_changed_payment_method_is_no_new_key_and_no_failure_while_the_first_send_is_unknown() -> None:
+    """Odoo 107723: another card under the same key was an error. Here each attempt has a key of its own; where the method was
+    changed during one, the first send arrived and will be found.
+    """
+    mismatch = Unresolvable(reason="refused: idempotency_key_mismatch", cause=Cause.KEY_MISMATCH)
+    provider = Provider(answer=mismatch)
+    assert asyncio.run(charge(provider, job(resumed=True))) == Unknown(reason=mismatch.reason, cause=Cause.KEY_MISMATCH)
+    assert asyncio.run(charge(provider, job(resumed=False))) == mismatch
 
 
 def test_each_attempt_has_a_key_and_a_reference_of_its_own() -> None:

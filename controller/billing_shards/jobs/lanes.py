@@ -49,6 +49,11 @@ class Lanes:
         service = self._service(lane)
         return (service.gateway if service else None) or self._spec.gateway.name
 
+    def service(self, lane: Lane) -> str | None:
+        """The service whose lane it is; None of the common ones."""
+        service = self._service(lane)
+        return None if service is None else service.name
+
     def label(self, lane: Lane) -> str:
         """Its name in metrics, logs and tables: `renewal`, `retry`, `video`, `video retry`."""
         service = self._service(lane)

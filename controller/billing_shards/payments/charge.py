@@ -1,7 +1,8 @@
 """The flow of one charge: begin a new attempt, or resolve the one whose outcome is unknown. Never both.
 
 An attempt that an earlier worker opened may have reached the provider. So the provider is asked by our reference first; the same
-key is sent again only where the provider knows nothing and still remembers the key; after that only a person can tell.
+key is sent again only where the provider knows nothing and still remembers the key. After that it is only looked for, as often
+as the schedule has it, and then a person must tell. (After Stripe's "Idempotent requests" and brandur.org/idempotency-keys.)
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import structlog
 
 from billing_shards.jobs.model import Job
 from billing_shards.payments.gateway import PaymentGateway
-from billing_shards.payments.model import ChargeRequest, NotFound, NotSent, Outcome, Unresolvable
+from billing_shards.payments.model import Cause, ChargeRequest, NotFound, NotSent, Outcome, Unknown, Unresolvable
 
 _log = structlog.get_logger(__name__)
 
@@ -18,30 +19,42 @@ _log = structlog.get_logger(__name__)
 _KEY_MARGIN = 0.9
 
 
-async def charge(gateway: PaymentGateway | None, job: Job) -> Outcome:
-    """Charge a claimed job at its attempt's provider; None where the spec does not list that one any more.
+async def charge(gateway: PaymentGateway | None, job: Job, *, service: str | None = None) -> Outcome:
+    """Charge a claimed job at its attempt's provider; None where the spec does not list that one any more. `service` is told to
+    the provider.
 
     Returns an outcome whatever happens at the provider.
     """
     if gateway is None:
         _log.error("provider_not_configured", provider=job.provider, shard=job.shard, job=job.id)
-        return NotSent(reason=f"spec lists no gateway {job.provider}")
-    if not job.resumed:
-        return await gateway.charge(_request(job))
-    found = await gateway.find(job.reference)
-    if not isinstance(found, NotFound):
-        return found
-    if job.attempt_age < gateway.key_ttl_seconds * _KEY_MARGIN:
-        _log.info("attempt_resent", shard=job.shard, job=job.id, attempt=job.attempt_no)
-        return await gateway.charge(_request(job))
-    return Unresolvable(reason="not found at the provider, and its key has expired")
+        return NotSent(reason=f"spec lists no gateway {job.provider}", cause=Cause.CONFIG)
+    request = _request(job, service)
+    return await _resolve(gateway, job, request) if job.resumed else await gateway.charge(request)
 
 
-def _request(job: Job) -> ChargeRequest:
+async def _resolve(gateway: PaymentGateway, job: Job, request: ChargeRequest) -> Outcome:
+    key_lives = job.attempt_age < gateway.key_ttl_seconds * _KEY_MARGIN
+    # A look-up that lags behind would see nothing yet; the same key, sent again, brings the answer itself.
+    if not key_lives or job.attempt_age >= gateway.capabilities.find_lag_seconds:
+        found = await gateway.find(job.reference)
+        if not isinstance(found, NotFound):
+            return found
+    if not key_lives:
+        return Unknown(reason="not found at the provider, and its key has expired", cause=Cause.KEY_EXPIRED)
+    _log.info("attempt_resent", shard=job.shard, job=job.id, attempt=job.attempt_no)
+    outcome = await gateway.charge(request)
+    if isinstance(outcome, Unresolvable) and outcome.cause is Cause.KEY_MISMATCH:
+        # It knows the key, so the first send arrived, and will be found; the payment method, say, has been changed since.
+        return Unknown(reason=outcome.reason, cause=Cause.KEY_MISMATCH)
+    return outcome
+
+
+def _request(job: Job, service: str | None) -> ChargeRequest:
     return ChargeRequest(
         key=job.attempt_key.hex(),
         amount=job.amount,
         currency=job.currency,
         payment_method=job.payment_method,
         reference=job.reference,
+        service=service,
     )

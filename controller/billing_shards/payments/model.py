@@ -49,11 +49,11 @@ class Cause(Enum):
     IN_FLIGHT = "in_flight"
     """`Unknown`: it is still working on a request with this key."""
     KEY_MISMATCH = "key_mismatch"
-    """`Unresolvable`, `Unknown` for a refund: the key was used with other parameters."""
+    """`Unresolvable`: the key was used with other parameters. `Unknown` where we sent it before: what arrived will be found."""
     REFUSED = "refused"
     """`Unresolvable`: it finds fault with the request itself."""
     KEY_EXPIRED = "key_expired"
-    """`Unresolvable`: it does not know the attempt and has forgotten its key."""
+    """`Unknown`: it does not know the attempt and may have forgotten its key, so that a new send could charge twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +109,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unresolvable:
-    """Asking and sending again lead nowhere: the provider does not know the attempt and has forgotten its key (a new send could
-    charge twice), or it finds fault with the request itself.
-    """
+    """Asking and sending again lead nowhere: the provider finds fault with the request itself."""
 
     reason: str
     cause: Cause = Cause.REFUSED
