@@ -217,7 +217,7 @@ class Claimer:
     async def _charge_forever(self) -> None:
         while True:
             job = await self._waiting.take()
-            outcome = await charge(self._providers.named(job.provider), job)
+            outcome = await charge(self._providers.named(job.provider), job, service=self._lanes.service(job.lane))
             self._waiting.done(job)
             self._outcomes[job.shard].append(Result(job=job, outcome=outcome, draw=random.random()))  # noqa: S311
             if job.shard not in self._settling:
