@@ -15,6 +15,7 @@ SELECT (SELECT COUNT(*) FROM subscription WHERE shard_id = %(shard)s) AS subscri
        (SELECT COUNT(*) FROM billing_job WHERE shard_id = %(shard)s) AS jobs,
        (SELECT COUNT(*) FROM payment_attempt WHERE shard_id = %(shard)s) AS attempts,
        (SELECT COUNT(*) FROM ledger_entry WHERE shard_id = %(shard)s) AS entries,
+       (SELECT COUNT(*) FROM refund WHERE shard_id = %(shard)s) AS refunds,
        (SELECT COUNT(*) FROM outbox WHERE shard_id = %(shard)s) AS events
 
 -- name: shards_with_rows
@@ -26,6 +27,8 @@ UNION ALL SELECT 'billing_job', shard_id FROM (SELECT DISTINCT shard_id FROM bil
 UNION ALL SELECT 'payment_attempt', shard_id FROM (SELECT DISTINCT shard_id FROM payment_attempt) AS t
 UNION ALL SELECT 'ledger_entry', shard_id FROM (SELECT DISTINCT shard_id FROM ledger_entry) AS t
 UNION ALL SELECT 'outbox', shard_id FROM (SELECT DISTINCT shard_id FROM outbox) AS t
+UNION ALL SELECT 'webhook', shard_id FROM (SELECT DISTINCT shard_id FROM webhook) AS t
+UNION ALL SELECT 'refund', shard_id FROM (SELECT DISTINCT shard_id FROM refund) AS t
 UNION ALL SELECT 'shard_task', shard_id FROM (SELECT DISTINCT shard_id FROM shard_task) AS t
 UNION ALL SELECT 'manual_act', shard_id FROM (SELECT DISTINCT shard_id FROM manual_act) AS t
 
@@ -126,31 +129,89 @@ WHERE i.shard_id = %(shard)s
   AND COALESCE(a.successes, 0) <> (i.status = 2)
 
 -- name: payment_entry
+-- One payment more than were reversed. Providers and accounts sort alike, so the first and the last stand for all.
 SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status, COALESCE(e.entries, 0) AS entries,
        e.first_entry
 FROM invoice AS i
 LEFT JOIN (
-  SELECT invoice_id, COUNT(*) AS entries, MIN(id) AS first_entry, MIN(debit_account) AS debit, MIN(credit_account) AS credit,
-         MIN(amount) AS amount, MIN(currency) AS currency
+  SELECT invoice_id, SUM(kind = 2) AS entries, SUM(kind = 2) - SUM(kind = 4) AS standing, MIN(id) AS first_entry,
+         MIN(IF(kind = 2, debit_account, NULL)) AS first_debit, MAX(IF(kind = 2, debit_account, NULL)) AS last_debit,
+         MIN(IF(kind = 2, credit_account, NULL)) AS first_credit, MAX(IF(kind = 2, credit_account, NULL)) AS last_credit,
+         MIN(amount) AS least, MAX(amount) AS most, MIN(currency) AS currency
   FROM ledger_entry
-  WHERE shard_id = %(shard)s AND kind = 2
+  WHERE shard_id = %(shard)s AND kind IN (2, 4)
   GROUP BY invoice_id) AS e ON e.invoice_id = i.id
 LEFT JOIN (
-  SELECT j.invoice_id, MIN(t.provider) AS provider
+  SELECT j.invoice_id, MIN(t.provider) AS first_provider, MAX(t.provider) AS last_provider
   FROM payment_attempt AS t
   JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
-  WHERE t.shard_id = %(shard)s AND t.outcome = 1
+  WHERE t.shard_id = %(shard)s AND t.outcome IN (1, 6)
   GROUP BY j.invoice_id) AS a ON a.invoice_id = i.id
 WHERE i.shard_id = %(shard)s
-  AND (COALESCE(e.entries, 0) <> (i.status = 2)
-       OR (e.credit, e.amount, e.currency) <> (CONCAT('receivable:', i.subscription_id), i.amount, i.currency)
-       OR e.debit <> CONCAT('clearing:', a.provider))
+  AND (COALESCE(e.standing, 0) <> (i.status = 2)
+       OR (e.first_credit, e.least, e.currency) <> (CONCAT('receivable:', i.subscription_id), i.amount, i.currency)
+       OR (e.last_credit, e.most) <> (e.first_credit, e.least)
+       OR (e.first_debit, e.last_debit) <> (CONCAT('clearing:', a.first_provider), CONCAT('clearing:', a.last_provider)))
+
+-- name: reversal_entry
+SELECT i.id AS invoice, i.subscription_id AS subscription, COALESCE(a.reversals, 0) AS reversed_attempts,
+       COALESCE(e.entries, 0) AS entries, e.first_entry
+FROM invoice AS i
+LEFT JOIN (
+  SELECT invoice_id, COUNT(*) AS entries, MIN(id) AS first_entry, MIN(debit_account) AS first_debit, MAX(debit_account) AS last_debit,
+         MIN(credit_account) AS first_credit, MAX(credit_account) AS last_credit
+  FROM ledger_entry
+  WHERE shard_id = %(shard)s AND kind = 4
+  GROUP BY invoice_id) AS e ON e.invoice_id = i.id
+LEFT JOIN (
+  SELECT j.invoice_id, COUNT(*) AS reversals, MIN(t.provider) AS first_provider, MAX(t.provider) AS last_provider
+  FROM payment_attempt AS t
+  JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+  WHERE t.shard_id = %(shard)s AND t.outcome = 6
+  GROUP BY j.invoice_id) AS a ON a.invoice_id = i.id
+WHERE i.shard_id = %(shard)s
+  AND (COALESCE(e.entries, 0) <> COALESCE(a.reversals, 0)
+       OR (e.first_debit, e.last_debit) <> (CONCAT('receivable:', i.subscription_id), CONCAT('receivable:', i.subscription_id))
+       OR (e.first_credit, e.last_credit) <> (CONCAT('clearing:', a.first_provider), CONCAT('clearing:', a.last_provider)))
+
+-- name: refund_charge
+SELECT r.id AS refund, r.invoice_id AS invoice, r.attempt_no AS attempt, t.outcome AS attempt_outcome
+FROM refund AS r
+LEFT JOIN billing_job AS j ON j.shard_id = r.shard_id AND j.invoice_id = r.invoice_id
+LEFT JOIN payment_attempt AS t ON t.shard_id = j.shard_id AND t.job_id = j.id AND t.attempt_no = r.attempt_no
+WHERE r.shard_id = %(shard)s
+  AND (COALESCE(t.outcome, 0) NOT IN (1, 6)
+       OR (t.provider, t.provider_ref, t.currency) <> (r.provider, r.charge_ref, r.currency))
+
+-- name: refund_sum
+SELECT i.id AS invoice, i.amount, SUM(r.amount) AS refunded
+FROM refund AS r
+JOIN invoice AS i ON i.shard_id = r.shard_id AND i.id = r.invoice_id
+WHERE r.shard_id = %(shard)s AND r.status <> 3
+GROUP BY i.id, i.amount
+HAVING refunded > i.amount
+
+-- name: refund_entry
+-- A refund that succeeded has its entry, by its key; one that failed after that has the counter-entry as well.
+SELECT r.id AS refund, r.invoice_id AS invoice, r.status AS refund_status, given.id AS entry, back.id AS counter_entry
+FROM refund AS r
+LEFT JOIN ledger_entry AS given
+  ON given.shard_id = r.shard_id AND given.idempotency_key = UNHEX(SHA2(CONCAT(r.idempotency_key, 'refunded'), 256))
+LEFT JOIN ledger_entry AS back
+  ON back.shard_id = r.shard_id AND back.idempotency_key = UNHEX(SHA2(CONCAT(r.idempotency_key, 'refund failed'), 256))
+WHERE r.shard_id = %(shard)s
+  AND ((given.id IS NULL) <> (r.succeeded_at IS NULL) OR (r.status = 2 AND r.succeeded_at IS NULL)
+       OR (back.id IS NULL) <> (r.succeeded_at IS NULL OR r.status <> 3)
+       OR (given.kind, given.invoice_id, given.amount, given.currency, given.debit_account, given.credit_account)
+          <> (5, r.invoice_id, r.amount, r.currency, CONCAT('refunds:', r.service), CONCAT('clearing:', r.provider))
+       OR (back.kind, back.invoice_id, back.amount, back.currency, back.debit_account, back.credit_account)
+          <> (6, r.invoice_id, r.amount, r.currency, CONCAT('clearing:', r.provider), CONCAT('refunds:', r.service)))
 
 -- name: entry_invoice
 SELECT e.id AS entry, e.kind, e.invoice_id AS invoice
 FROM ledger_entry AS e
 LEFT JOIN invoice AS i ON i.shard_id = e.shard_id AND i.id = e.invoice_id
-WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2) AND i.id IS NULL
+WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2, 4, 5, 6) AND i.id IS NULL
 
 -- name: balances
 -- Debits less credits of each sort of account, for the rule `ledger_zero`.
@@ -268,13 +329,28 @@ WHERE t.shard_id = %(shard)s
   AND t.idempotency_key <> UNHEX(SHA2(CONCAT(j.idempotency_key, t.attempt_no), 256))
 
 -- name: entry_keys
+-- Of an issue by the invoice's period, of a payment and its reversal by an attempt, of a refund by the refund.
 SELECT e.id AS entry, e.kind, i.id AS invoice
 FROM ledger_entry AS e
 JOIN invoice AS i ON i.shard_id = e.shard_id AND i.id = e.invoice_id
-WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2)
-  AND e.idempotency_key <> UNHEX(SHA2(CONCAT(
-        UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256)),
-        IF(e.kind = 1, 'issued', 'paid')), 256))
+LEFT JOIN (
+  SELECT j.invoice_id, f.kind,
+         UNHEX(SHA2(CONCAT(UNHEX(SHA2(CONCAT(j.idempotency_key, t.attempt_no), 256)), f.fact), 256)) AS idempotency_key
+  FROM payment_attempt AS t
+  JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+  JOIN (SELECT 2 AS kind, 'paid' AS fact UNION ALL SELECT 4, 'reversed') AS f
+  WHERE t.shard_id = %(shard)s AND t.outcome NOT IN (0, 5)
+  UNION ALL
+  SELECT r.invoice_id, f.kind, UNHEX(SHA2(CONCAT(r.idempotency_key, f.fact), 256))
+  FROM refund AS r
+  JOIN (SELECT 5 AS kind, 'refunded' AS fact UNION ALL SELECT 6, 'refund failed') AS f
+  WHERE r.shard_id = %(shard)s) AS known
+  ON known.invoice_id = e.invoice_id AND known.kind = e.kind AND known.idempotency_key = e.idempotency_key
+WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2, 4, 5, 6)
+  AND IF(e.kind = 1,
+         e.idempotency_key <> UNHEX(SHA2(CONCAT(
+           UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256)), 'issued'), 256)),
+         known.kind IS NULL)
 
 -- name: attempts
 -- For the comparison with the provider's list, in the order of our references.

@@ -23,6 +23,10 @@ class Kind(IntEnum):
     INVOICE_ISSUED = 1
     PAYMENT_SUCCEEDED = 2
     WRITTEN_OFF = 3
+    PAYMENT_REVERSED = 4
+    REFUNDED = 5
+    REFUND_FAILED = 6
+    """A refund that was booked, and failed later: the money came back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +56,8 @@ def invoice_issued(*, invoice: int, subscription: str, service: str, amount: int
     )
 
 
-def payment_succeeded(*, invoice: int, subscription: str, provider: str, amount: int, currency: str, job_key: bytes) -> Entry:
-    """What a provider took for us. Keyed by the job, not the attempt: an invoice is paid once."""
+def payment_succeeded(*, invoice: int, subscription: str, provider: str, amount: int, currency: str, attempt_key: bytes) -> Entry:
+    """What a provider took for us. Keyed by the attempt: an invoice whose payment was reversed is paid again by another one."""
     return Entry(
         debit="clearing:" + provider,
         credit="receivable:" + subscription,
@@ -61,7 +65,46 @@ def payment_succeeded(*, invoice: int, subscription: str, provider: str, amount:
         currency=currency,
         kind=Kind.PAYMENT_SUCCEEDED,
         invoice=invoice,
-        key=_entry_key(job_key, b"paid"),
+        key=_entry_key(attempt_key, b"paid"),
+    )
+
+
+def payment_reversed(*, invoice: int, subscription: str, provider: str, amount: int, currency: str, attempt_key: bytes) -> Entry:
+    """A payment that the customer's bank took back: it is owed again."""
+    return Entry(
+        debit="receivable:" + subscription,
+        credit="clearing:" + provider,
+        amount=amount,
+        currency=currency,
+        kind=Kind.PAYMENT_REVERSED,
+        invoice=invoice,
+        key=_entry_key(attempt_key, b"reversed"),
+    )
+
+
+def refunded(*, invoice: int, service: str, provider: str, amount: int, currency: str, refund_key: bytes) -> Entry:
+    """What a provider gave back for us. The invoice stays paid."""
+    return Entry(
+        debit="refunds:" + service,
+        credit="clearing:" + provider,
+        amount=amount,
+        currency=currency,
+        kind=Kind.REFUNDED,
+        invoice=invoice,
+        key=_entry_key(refund_key, b"refunded"),
+    )
+
+
+def refund_failed(*, invoice: int, service: str, provider: str, amount: int, currency: str, refund_key: bytes) -> Entry:
+    """A refund that had succeeded, and did not reach the customer after all."""
+    return Entry(
+        debit="clearing:" + provider,
+        credit="refunds:" + service,
+        amount=amount,
+        currency=currency,
+        kind=Kind.REFUND_FAILED,
+        invoice=invoice,
+        key=_entry_key(refund_key, b"refund failed"),
     )
 
 
@@ -78,8 +121,8 @@ def written_off(*, invoice: int, subscription: str, service: str, amount: int, c
     )
 
 
-def _entry_key(job_key: bytes, fact: bytes) -> bytes:
-    return hashlib.sha256(job_key + fact).digest()
+def _entry_key(key: bytes, fact: bytes) -> bytes:
+    return hashlib.sha256(key + fact).digest()
 
 
 def book(transaction: ShardTransaction, first: int, entries: Sequence[Entry]) -> None:

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from billing_shards.audit import rules
-from billing_shards.audit.model import SUCCEEDED, UNDECIDED, Attempt, Findings, Offender, ProviderCharge, Schedule
+from billing_shards.audit.model import REVERSED, SUCCEEDED, UNDECIDED, Attempt, Findings, Offender, ProviderCharge, Schedule
 from billing_shards.billing.periods import begins_at, first_day
 from billing_shards.shards.model import Owner, OwnerState
 
-LEDGER_SORTS = ("receivable", "revenue", "clearing")
+LEDGER_SORTS = ("receivable", "revenue", "refunds", "clearing")
 
 
 def compare(
@@ -32,8 +32,10 @@ def compare(
     for charge in charges:
         of_attempt[int(charge.reference.rpartition("/")[2])].append(charge)
     ours = {attempt.number: attempt for attempt in attempts}
-    if len(charges) > 1:
-        findings.add(_offender(rules.DOUBLE_CHARGES.name, shard, invoice, charges=[charge.id for charge in charges]))
+    reversed_ = {attempt.number for attempt in attempts if attempt.outcome == REVERSED}
+    kept = [charge.id for number, made in of_attempt.items() if number not in reversed_ for charge in made]
+    if len(kept) > 1:
+        findings.add(_offender(rules.DOUBLE_CHARGES.name, shard, invoice, charges=kept))
     for number, made in of_attempt.items():
         _compare_attempt(findings, shard, invoice, number, ours.get(number), made)
     for attempt in attempts:
@@ -67,7 +69,8 @@ def _mismatch(attempt: Attempt, charge: ProviderCharge) -> str | None:
 
 
 def _unexpected(attempt: Attempt) -> str | None:
-    return None if attempt.outcome == SUCCEEDED else f"succeeded there, outcome {attempt.outcome} here"
+    # A provider may keep a charge as succeeded that was taken back in a dispute.
+    return None if attempt.outcome in {SUCCEEDED, REVERSED} else f"succeeded there, outcome {attempt.outcome} here"
 
 
 def _offender(rule: str, shard: int, invoice: int, **where: Any) -> Offender:

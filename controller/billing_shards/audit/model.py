@@ -12,6 +12,8 @@ from billing_shards.billing.periods import Interval
 
 SUCCEEDED = 1
 """`payment_attempt.outcome` of a charge that was made."""
+REVERSED = 6
+"""Of a charge that was made, and taken back by the bank."""
 UNDECIDED = frozenset({0, 5})
 """Outcomes of an open attempt: unknown so far, pending."""
 

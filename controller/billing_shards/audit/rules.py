@@ -12,7 +12,7 @@ ONE_OWNER = Rule(name="one_owner", says="each shard has exactly one owner over a
 ROWS_ON_OWNER = Rule(name="rows_on_owner", says="rows of a shard are only on its owner")
 NEXT_INVOICE = Rule(name="next_invoice", says="a subscription's next invoice is due when its next period begins")
 DUE_PERIODS = Rule(name="due_periods", says="no period that has begun waits long for its invoice")
-LEDGER_ZERO = Rule(name="ledger_zero", says="receivables, revenue and clearing sum to zero in each currency")
+LEDGER_ZERO = Rule(name="ledger_zero", says="receivables, revenue, refunds and clearing sum to zero in each currency")
 CHARGE_ATTEMPT = Rule(name="charge_attempt", says="each charge at the provider matches one attempt, its amount and currency")
 DOUBLE_CHARGES = Rule(name="double_charges", says="no invoice was charged twice at the provider")
 MISSING_CHARGES = Rule(name="missing_charges", says="each succeeded attempt is in the provider's list")
@@ -29,7 +29,11 @@ SHARD_RULES = tuple(
         ("job_invoice", "each job belongs to an invoice"),
         ("issue_entry", "each invoice has exactly one ledger entry of its issue, for its amount"),
         ("payment_success", "each paid invoice has exactly one succeeded attempt, and no other invoice has one"),
-        ("payment_entry", "each paid invoice has exactly one ledger entry of its payment, and no other invoice has one"),
+        ("payment_entry", "each paid invoice has exactly one ledger entry of a payment that was not reversed, no other has one"),
+        ("reversal_entry", "each reversed attempt has its ledger entry, and no other attempt has one"),
+        ("refund_charge", "each refund is of an attempt that took the money, at its provider"),
+        ("refund_sum", "no invoice is refunded by more than was paid"),
+        ("refund_entry", "each refund that succeeded has its ledger entry, for its amount, and no other has one"),
         ("entry_invoice", "each ledger entry belongs to an invoice"),
         ("receivable", "each subscription owes the sum of its unpaid invoices"),
         ("ledger_numbers", "ledger entries are numbered without a gap"),
@@ -42,7 +46,7 @@ SHARD_RULES = tuple(
         ("open_attempts", "no job has an attempt of unknown outcome but the one it is waiting for"),
         ("job_keys", "each job's idempotency key is computed from its period"),
         ("attempt_keys", "each attempt's idempotency key is computed from its job's"),
-        ("entry_keys", "each ledger entry's idempotency key is computed from its period"),
+        ("entry_keys", "each ledger entry's idempotency key is computed from what it is booked for"),
     )
 )
 

@@ -16,6 +16,8 @@ class AttemptOutcome(IntEnum):
     ACTION_REQUIRED = 3
     NOT_SENT = 4
     PENDING = 5
+    REVERSED = 6
+    """It had succeeded, and the bank took the money back."""
 
 
 class DeclineClass(Enum):

@@ -195,7 +195,7 @@ def _payment(job: Job) -> ledger.Entry:
         provider=job.provider,
         amount=job.amount,
         currency=job.currency,
-        job_key=job.key,
+        attempt_key=job.attempt_key,
     )
 
 
