@@ -10,7 +10,8 @@ GROUP BY shard_id
 HAVING MIN(next_invoice_at) <= NOW(6)
 
 -- name: due_subscriptions
-SELECT id, customer_id, service, amount, currency, interval_unit, interval_count, start_date, time_zone, payment_method, next_period
+SELECT id, customer_id, service, amount, currency, interval_unit, interval_count, start_date, time_zone, payment_method, anchor_day,
+       first_period, next_period, catch_up_until, cancel_at
 FROM subscription FORCE INDEX (due)
 WHERE shard_id = %(shard)s AND next_invoice_at <= %(now)s AND status IN (1, 2)
 ORDER BY next_invoice_at, id
@@ -61,14 +62,17 @@ FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
 UPDATE JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
          id              VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin PATH '$[0]',
          next_period     INT UNSIGNED PATH '$[1]',
-         next_invoice_at DATETIME(6)  PATH '$[2]')) AS r
+         next_invoice_at DATETIME(6)  PATH '$[2]',
+         held            TINYINT      PATH '$[3]',
+         canceled        TINYINT      PATH '$[4]')) AS r
 STRAIGHT_JOIN subscription AS s ON s.shard_id = %(shard)s AND s.id = r.id
-SET s.next_period = r.next_period, s.next_invoice_at = r.next_invoice_at, s.updated_at = %(now)s
+SET s.next_period = r.next_period, s.next_invoice_at = r.next_invoice_at, s.held_since = IF(r.held, %(now)s, NULL),
+    s.status = IF(r.canceled, 4, s.status), s.updated_at = %(now)s
 
 -- name: agreed_terms
 -- Of any shards of the database.
 SELECT s.id, s.customer_id, s.service, s.amount, s.currency, s.interval_unit, s.interval_count, s.start_date, s.time_zone,
-       s.payment_method
+       s.payment_method, s.anchor_day, s.first_period
 FROM JSON_TABLE(%(ids)s, '$[*]' COLUMNS (
   shard_id SMALLINT UNSIGNED PATH '$[0]',
   id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin PATH '$[1]')) AS r
@@ -77,9 +81,9 @@ STRAIGHT_JOIN subscription AS s ON s.shard_id = r.shard_id AND s.id = r.id
 -- name: insert_subscriptions
 INSERT INTO subscription
   (shard_id, id, customer_id, service, amount, currency, interval_unit, interval_count, start_date, time_zone, payment_method,
-   status, next_period, next_invoice_at, created_at, updated_at)
+   anchor_day, first_period, status, next_period, next_invoice_at, created_at, updated_at)
 SELECT %(shard)s, r.id, r.customer_id, r.service, r.amount, r.currency, r.interval_unit, r.interval_count, r.start_date, r.time_zone,
-       r.payment_method, 1, 0, r.next_invoice_at, %(now)s, %(now)s
+       r.payment_method, r.anchor_day, r.first_period, 1, r.first_period, r.next_invoice_at, %(now)s, %(now)s
 FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
   id              VARCHAR(64)       PATH '$[0]',
   customer_id     VARCHAR(64)       PATH '$[1]',
@@ -91,4 +95,6 @@ FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
   start_date      DATE              PATH '$[7]',
   time_zone       VARCHAR(64)       PATH '$[8]',
   payment_method  VARCHAR(128)      PATH '$[9]',
-  next_invoice_at DATETIME(6)       PATH '$[10]')) AS r
+  anchor_day      TINYINT UNSIGNED  PATH '$[10]',
+  first_period    INT UNSIGNED      PATH '$[11]',
+  next_invoice_at DATETIME(6)       PATH '$[12]')) AS r

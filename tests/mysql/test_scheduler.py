@@ -28,7 +28,8 @@ def at(text: str) -> datetime:
 
 
 def schedule(shard_set: ShardSet, shard: int, **changes: Any) -> int:
-    return schedule_shard(shard_set.router, shard, **{"lanes": Lanes(shard_set.spec), "grace_seconds": GRACE, **changes})
+    options = {"lanes": Lanes(shard_set.spec), "grace_seconds": GRACE, "missed_max": 1000, **changes}
+    return schedule_shard(shard_set.router, shard, **options)
 
 
 def schedule_all(shard_set: ShardSet, **changes: Any) -> int:
@@ -308,7 +309,9 @@ def fill(shard_set: ShardSet, shard: int) -> None:
     """A thousand subscriptions of the shard, a hundred of them due, by one statement."""
     shard_set.change(
         shard,
-        "INSERT INTO subscription SELECT shard_id, CONCAT(id, '-', a.n, b.n, c.n), customer_id, service, amount, currency,"
+        "INSERT INTO subscription (shard_id, id, customer_id, service, amount, currency, interval_unit, interval_count, start_date,"
+        " time_zone, payment_method, status, next_period, next_invoice_at, created_at, updated_at)"
+        " SELECT shard_id, CONCAT(id, '-', a.n, b.n, c.n), customer_id, service, amount, currency,"
         " interval_unit, interval_count, start_date, time_zone, payment_method, status, next_period,"
         " IF(a.n = 0, NOW() - INTERVAL b.n DAY, %(later)s), created_at, updated_at FROM subscription,"
         " JSON_TABLE('[0,1,2,3,4,5,6,7,8,9]', '$[*]' COLUMNS (n INT PATH '$')) a,"

@@ -21,7 +21,7 @@ def parsed(subscriptions: list[Subscription]) -> list[Parsed]:
     """What the product's own import makes of the file."""
     header, *rows = csv.reader(io.StringIO(as_csv(subscriptions)))
     order = parse_header(header)
-    found = [parse_row(line, [row[at] for at in order]) for line, row in enumerate(rows, 2)]
+    found = [parse_row(line, [row[at] for at in order if at is not None]) for line, row in enumerate(rows, 2)]
     return [one for one in found if isinstance(one, Parsed)]
 
 

@@ -38,10 +38,21 @@ def lanes(**spec: Any) -> Lanes:
     return Lanes(parse_spec({"databases": [{"name": "a", "host": "a", **user}], "gateway": {"url": "http://a"}, **spec}))
 
 
-def planned(agreed: Subscription, now: str, *, next_period: int = 0, window: int = 3600, grace: int = 60, most: int = 12) -> Plan:
-    due = Due(subscription=agreed, next_period=next_period)
+def planned(
+    agreed: Subscription,
+    now: str,
+    *,
+    next_period: int = 0,
+    window: int = 3600,
+    grace: int = 60,
+    most: int = 12,
+    missed_max: int = 10_000,
+    **due: Any,
+) -> Plan:
+    wanted = Due(subscription=agreed, next_period=next_period, **due)
     common = lanes(smoothing={"windowSeconds": window})
-    return plan(due, datetime.fromisoformat(now), lanes=common, grace_seconds=grace, catch_up_max=most)
+    moment = datetime.fromisoformat(now)
+    return plan(wanted, moment, lanes=common, grace_seconds=grace, catch_up_max=most, missed_max=missed_max)
 
 
 def test_the_first_period_is_invoiced_when_it_begins() -> None:
@@ -63,6 +74,7 @@ def test_the_first_period_is_invoiced_when_it_begins() -> None:
             ),
         ),
         next_period=1,
+        next_day=date(2024, 2, 29),
         next_invoice_at=datetime.fromisoformat("2024-02-29T00:00:00"),
     )
 
@@ -70,7 +82,9 @@ def test_the_first_period_is_invoiced_when_it_begins() -> None:
 def test_a_service_of_its_own_has_its_lane_and_its_window() -> None:
     services = [{"name": "video", "lane": 7, "windowSeconds": 0}]
     due = Due(subscription=subscription(), next_period=0)
-    (invoice,) = plan(due, datetime(2024, 1, 31), lanes=lanes(services=services), grace_seconds=60, catch_up_max=12).invoices
+    (invoice,) = plan(
+        due, datetime(2024, 1, 31), lanes=lanes(services=services), grace_seconds=60, catch_up_max=12, missed_max=12
+    ).invoices
     assert (invoice.lane, invoice.charge_at) == (14, datetime(2024, 1, 31))
 
 

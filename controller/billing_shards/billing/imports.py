@@ -23,10 +23,11 @@ from sqlalchemy import Connection
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from billing_shards.billing import store
-from billing_shards.billing.model import Subscription
+from billing_shards.billing.model import Subscription, describe
 from billing_shards.billing.rows import Problem, parse_header, parse_row
 from billing_shards.db import error_code
 from billing_shards.errors import InvalidInput
+from billing_shards.outbox import events
 from billing_shards.shards.model import shard_of
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
@@ -39,6 +40,7 @@ _BATCH_ROWS = 1000
 _WAITING_ROWS_MAX = 50_000
 _THREADS = 4  # their COMMITs share one flush of the server's log
 _DUPLICATE_RUNS_MAX = 5
+_COLUMN_OF = {"first_period": "billed_until"}
 
 _log = structlog.get_logger(__name__)
 
@@ -180,7 +182,9 @@ def _insert(router: ShardRouter, shard: int, batch: list[Line]) -> _Compared:
     def body(transaction: ShardTransaction) -> _Compared:
         compared = _compare(batch, store.agreed_in(transaction, ids))
         if compared.new:
-            store.insert_subscriptions(transaction, [subscription for _, subscription in compared.new])
+            new = [subscription for _, subscription in compared.new]
+            store.insert_subscriptions(transaction, new)
+            events.write(transaction, transaction.take("event", len(new)), [_created(subscription) for subscription in new])
         last[:] = [compared]
         return compared
 
@@ -199,6 +203,10 @@ def _insert(router: ShardRouter, shard: int, batch: list[Line]) -> _Compared:
     return compared
 
 
+def _created(subscription: Subscription) -> events.Event:
+    return events.Event(type="subscription.created", subscription=subscription.id, payload=describe(subscription))
+
+
 def _compare(batch: list[Line], there: dict[str, Subscription]) -> _Compared:
     new, problems = [], []
     for line, subscription in batch:
@@ -206,7 +214,8 @@ def _compare(batch: list[Line], there: dict[str, Subscription]) -> _Compared:
         if found is None:
             new.append((line, subscription))
         elif found != subscription:
-            names = ", ".join(f.name for f in fields(found) if getattr(found, f.name) != getattr(subscription, f.name))
+            different = (f.name for f in fields(found) if getattr(found, f.name) != getattr(subscription, f.name))
+            names = ", ".join(_COLUMN_OF.get(name, name) for name in different)
             problems.append(Problem(line=line, field="id", reason=f"exists already, and differs in {names}"))
     return _Compared(new=new, same=len(batch) - len(new) - len(problems), problems=problems)
 
@@ -248,6 +257,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Subscription | list[Problem]]]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(_lines(file, path), strict=True)
         order = _header(reader)
+        width = sum(position is not None for position in order)
         while True:
             line = reader.line_num + 1
             try:
@@ -257,14 +267,14 @@ def _rows(path: Path) -> Iterator[tuple[int, Subscription | list[Problem]]]:
             except csv.Error as error:
                 yield line, [Problem(line=line, field="row", reason=f"is not well-formed CSV: {error}")]
                 continue
-            if len(cells) == len(order):
-                yield line, parse_row(line, [cells[position] for position in order])
+            if len(cells) == width:
+                yield line, parse_row(line, ["" if position is None else cells[position] for position in order])
             elif cells:
-                reason = f"has {len(cells)} cells, the header has {len(order)}"
+                reason = f"has {len(cells)} cells, the header has {width}"
                 yield line, [Problem(line=line, field="row", reason=reason)]
 
 
-def _header(reader: Iterator[list[str]]) -> tuple[int, ...]:
+def _header(reader: Iterator[list[str]]) -> tuple[int | None, ...]:
     try:
         return parse_header(next(reader, []))
     except csv.Error as error:

@@ -36,6 +36,10 @@ class Interval:
     unit: Unit
     count: int
 
+    def __str__(self) -> str:
+        """As an import has it: `1 month`, `2 weeks`."""
+        return f"{self.count} {self.unit.name.lower()}{'s' if self.count != 1 else ''}"
+
 
 @cache
 def time_zones() -> frozenset[str]:
@@ -43,11 +47,13 @@ def time_zones() -> frozenset[str]:
     return frozenset(available_timezones()) - _NOT_PLACES
 
 
-def first_day(start: date, interval: Interval, period: int) -> date:
+def first_day(start: date, interval: Interval, period: int, anchor_day: int | None = None) -> date:
     """The first day of period number `period`, which is also the day after the period before.
 
-    A month that is too short for the start's day begins its period on its last day. Raises `OverflowError` past year 9999.
+    `anchor_day` is the day of the month that periods begin on, by default the start's. A month that is too short for it begins
+    its period on its last day. Raises `OverflowError` past year 9999.
     """
+    anchor = anchor_day or start.day
     steps = interval.count * period
     match interval.unit:
         case Unit.DAY:
@@ -55,16 +61,21 @@ def first_day(start: date, interval: Interval, period: int) -> date:
         case Unit.WEEK:
             return start + timedelta(weeks=steps)
         case Unit.MONTH:
-            return _add_months(start, steps)
+            return _add_months(start, steps, anchor)
         case Unit.YEAR:
-            return _add_months(start, 12 * steps)
+            return _add_months(start, 12 * steps, anchor)
 
 
-def _add_months(start: date, months: int) -> date:
+def is_anchor(anchor_day: int, start: date) -> bool:
+    """Whether `start` is on that day of its month, or on the last one of a month too short for it."""
+    return start.day == min(anchor_day, monthrange(start.year, start.month)[1])
+
+
+def _add_months(start: date, months: int, anchor_day: int) -> date:
     year, month = divmod(start.year * 12 + start.month - 1 + months, 12)
     if year > date.max.year:
         raise OverflowError(f"year {year} is past the calendar's end")
-    return date(year, month + 1, min(start.day, monthrange(year, month + 1)[1]))
+    return date(year, month + 1, min(anchor_day, monthrange(year, month + 1)[1]))
 
 
 @lru_cache(maxsize=16_384)  # thousands of subscriptions share a day and a zone

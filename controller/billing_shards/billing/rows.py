@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
 from typing import Any
 
 from billing_shards.accounts.money import exponent, parse_amount
 from billing_shards.billing.model import Subscription
-from billing_shards.billing.periods import Interval, Unit, time_zones
+from billing_shards.billing.periods import Interval, Unit, is_anchor, time_zones
+from billing_shards.billing.terms import first_period_from
 from billing_shards.errors import InvalidInput
 
 _INTERVAL = re.compile(r"([1-9][0-9]{0,3}) (day|week|month|year)s?")
 _LONGEST = {Unit.DAY: 3660, Unit.WEEK: 520, Unit.MONTH: 120, Unit.YEAR: 10}
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DAY = re.compile(r"[1-9]|[12][0-9]|3[01]")
 _START_MIN, _START_MAX = date(1970, 1, 1), date(2199, 12, 31)
 _NAME = re.compile(r"[A-Za-z0-9._:@+/=-]+")
 _TOKEN = re.compile(r"[!-~]+")
@@ -38,25 +40,34 @@ class Problem:
     reason: str
 
 
-def parse_header(cells: Sequence[str]) -> tuple[int, ...]:
-    """Where each of `COLUMNS` stands in a row. Raises `InvalidInput` for a missing, unknown or repeated one."""
+def parse_header(cells: Sequence[str]) -> tuple[int | None, ...]:
+    """Where each of `ALL_COLUMNS` stands in a row; None for one that is left out, nothing for those left out at the end.
+
+    Raises `InvalidInput` for a missing, unknown or repeated column.
+    """
     names = [cell.strip() for cell in cells]
     wrong = {
         "lacks": [name for name in COLUMNS if name not in names],
-        "has unknown": [_shown(name) for name in names if name not in COLUMNS],
-        "repeats": sorted({name for name in names if names.count(name) > 1 and name in COLUMNS}),
+        "has unknown": [_shown(name) for name in names if name not in ALL_COLUMNS],
+        "repeats": sorted({name for name in names if names.count(name) > 1 and name in ALL_COLUMNS}),
     }
     reasons = [f"{what} {', '.join(found)}" for what, found in wrong.items() if found]
     if reasons:
         raise InvalidInput("header", f"{'; '.join(reasons)} (columns are {', '.join(COLUMNS)}, separated by commas)")
-    return tuple(names.index(name) for name in COLUMNS)
+    wanted = ALL_COLUMNS[: max(number for number, name in enumerate(ALL_COLUMNS, 1) if name in names)]
+    return tuple(names.index(name) if name in names else None for name in wanted)
 
 
 def parse_row(line: int, cells: Sequence[str]) -> Subscription | list[Problem]:
-    """The subscription of a row whose cells are in the order of `COLUMNS`, or every problem that can be told."""
+    """The subscription of a row whose cells are in the order of `ALL_COLUMNS`, or every problem that can be told.
+
+    The optional columns at the end may be left out, or empty.
+    """
     values: dict[str, Any] = {}
     problems = []
-    for (field, parse), cell in zip(_PARSERS.items(), cells, strict=True):
+    for (field, parse), cell in zip({**_PARSERS, **_OPTIONAL}.items(), [*cells, *_NO_CELLS][: len(ALL_COLUMNS)], strict=True):
+        if field in _OPTIONAL and not cell:
+            continue
         try:
             values[field] = parse(field, cell)
         except InvalidInput as error:
@@ -66,7 +77,26 @@ def parse_row(line: int, cells: Sequence[str]) -> Subscription | list[Problem]:
             values["amount"] = parse_amount(values["amount"], values["currency"])
         except InvalidInput as error:
             problems.append(Problem(line=line, field="amount", reason=_encoding_problem(values["amount"]) or error.reason))
-    return problems or Subscription(**values)
+    return problems or _with_history(line, values)
+
+
+def _with_history(line: int, values: dict[str, Any]) -> Subscription | list[Problem]:
+    """The optional columns, which mean something only beside the others."""
+    billed_until, anchor_day = values.pop("billed_until", None), values.pop("anchor_day", None)
+    subscription = Subscription(**values)
+    if anchor_day is not None and anchor_day != subscription.start_date.day:
+        if subscription.interval.unit not in {Unit.MONTH, Unit.YEAR} or not is_anchor(anchor_day, subscription.start_date):
+            reason = f"no period that begins on day {anchor_day} of a month begins with {subscription.start_date}"
+            return [Problem(line=line, field="anchor_day", reason=reason)]
+        subscription = replace(subscription, anchor_day=anchor_day)
+    if billed_until is None:
+        return subscription
+    period = first_period_from(subscription, billed_until)
+    found = subscription.first_day(period)
+    if found != billed_until:
+        reason = f"is in the middle of a period: the next one begins on {found}"
+        return [Problem(line=line, field="billed_until", reason=reason)]
+    return replace(subscription, first_period=period)
 
 
 def _encoding_problem(cell: str) -> str | None:
@@ -130,6 +160,12 @@ def _start_date(field: str, cell: str) -> date:
     return day
 
 
+def _anchor_day(field: str, cell: str) -> int:
+    if not _DAY.fullmatch(cell):
+        raise InvalidInput(field, f"{_shown(cell)} is not a day of the month from 1 to 31")
+    return int(cell)
+
+
 def _time_zone(field: str, cell: str) -> str:
     if cell not in time_zones():
         raise InvalidInput(field, "is not the name of an IANA time zone, like Europe/Berlin or UTC")
@@ -173,3 +209,10 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
 }
 
 COLUMNS = tuple(_PARSERS)
+"""Those that every file has."""
+
+_OPTIONAL: Mapping[str, Callable[[str, str], Any]] = {"billed_until": _start_date, "anchor_day": _anchor_day}
+_NO_CELLS = ("",) * len(_OPTIONAL)
+
+ALL_COLUMNS = (*COLUMNS, *_OPTIONAL)
+"""Those, and the ones that may be left out: `billed_until` and `anchor_day`."""

@@ -14,9 +14,10 @@ from sqlalchemy import Connection
 from billing_shards import telemetry
 from billing_shards.accounts import ledger
 from billing_shards.billing import decide, store
-from billing_shards.billing.model import Invoice
+from billing_shards.billing.model import Invoice, Plan, Stop, ended
 from billing_shards.jobs.lanes import Lanes
 from billing_shards.outbox import events
+from billing_shards.settings import BillingSpec
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
 
@@ -30,12 +31,20 @@ def due_shards(router: ShardRouter, shards: Sequence[int]) -> list[int]:
 
 
 def schedule_shard(
-    router: ShardRouter, shard: int, *, lanes: Lanes, grace_seconds: int, limit: int = 500, catch_up_max: int = 12
+    router: ShardRouter,
+    shard: int,
+    *,
+    lanes: Lanes,
+    grace_seconds: int,
+    missed_max: int = BillingSpec().catch_up_periods_max,
+    limit: int = 500,
+    catch_up_max: int = 12,
 ) -> int:
     """Invoice up to `limit` due subscriptions of a shard, up to `catch_up_max` periods each; how many invoices were written.
 
     Run again until the shard is not due any more. Jobs wait in the lane of their service and fall due at the subscription's place
-    in its window; charging may go on for `grace_seconds`. Raises what `ShardRouter.run` raises.
+    in its window; charging may go on for `grace_seconds`. A subscription that has missed more than `missed_max` periods
+    is held instead, and one whose last period is over is canceled. Raises what `ShardRouter.run` raises.
     """
     issued: dict[int, Invoice] = {}
 
@@ -43,12 +52,20 @@ def schedule_shard(
         issued.clear()
         due = store.lock_due(transaction, limit)
         plans = [
-            decide.plan(one, transaction.now, lanes=lanes, grace_seconds=grace_seconds, catch_up_max=catch_up_max) for one in due
+            decide.plan(
+                one,
+                transaction.now,
+                lanes=lanes,
+                grace_seconds=grace_seconds,
+                catch_up_max=catch_up_max,
+                missed_max=missed_max,
+            )
+            for one in due
         ]
         if plans:
             issued.update(_issue(transaction, [invoice for plan in plans for invoice in plan.invoices]))
             store.advance(transaction, plans)
-            _account(transaction, issued)
+            _account(transaction, issued, [plan for plan in plans if plan.stop is not None])
         return len(issued)
 
     def committed(connection: Connection) -> int | None:
@@ -72,13 +89,15 @@ def _issue(transaction: ShardTransaction, invoices: Sequence[Invoice]) -> dict[i
     return issued
 
 
-def _account(transaction: ShardTransaction, issued: Mapping[int, Invoice]) -> None:
+def _account(transaction: ShardTransaction, issued: Mapping[int, Invoice], stopped: Sequence[Plan]) -> None:
     """Ledger and outbox, last: the rows of their counters are locked from here to the COMMIT."""
-    if not issued:
+    told = [_event(number, invoice) for number, invoice in issued.items()] + [_stop_event(plan) for plan in stopped]
+    if not told:
         return
-    first = transaction.take_many({"event": len(issued), "ledger": len(issued)})
-    ledger.book(transaction, first["ledger"], [_charge(number, invoice) for number, invoice in issued.items()])
-    events.write(transaction, first["event"], [_event(number, invoice) for number, invoice in issued.items()])
+    first = transaction.take_many({"event": len(told), "ledger": len(issued)} if issued else {"event": len(told)})
+    if issued:
+        ledger.book(transaction, first["ledger"], [_charge(number, invoice) for number, invoice in issued.items()])
+    events.write(transaction, first["event"], told)
 
 
 def _charge(number: int, invoice: Invoice) -> ledger.Entry:
@@ -102,3 +121,10 @@ def _event(number: int, invoice: Invoice) -> events.Event:
         "period_end": invoice.period_end.isoformat(),
     }
     return events.Event(type="invoice.issued", subscription=invoice.subscription.id, payload=facts)
+
+
+def _stop_event(plan: Plan) -> events.Event:
+    if plan.stop is Stop.HELD:
+        missed = {"reason": "too_many_periods_missed", "next_period_start": plan.next_day.isoformat()}
+        return events.Event(type="subscription.held", subscription=plan.subscription, payload=missed)
+    return events.Event(type="subscription.canceled", subscription=plan.subscription, payload=ended("period_ended"))

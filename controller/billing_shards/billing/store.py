@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from billing_shards.billing.model import RECURRING, Due, Invoice, Plan, Subscription
-from billing_shards.billing.periods import Interval, Unit, begins_at
+from billing_shards.billing.model import RECURRING, Due, Invoice, Plan, Stop, Subscription
+from billing_shards.billing.periods import Interval, Unit
 from billing_shards.db import Rows, queries
 from billing_shards.shards.transactions import ShardTransaction
 
@@ -24,7 +24,9 @@ def due_shards(connection: Connection, shards: Collection[int]) -> list[int]:
 def lock_due(transaction: ShardTransaction, limit: int) -> list[Due]:
     """Subscriptions that are due, longest first, but for those that another scheduler holds."""
     rows = transaction.read(_q.due_subscriptions, {"now": transaction.now, "limit": limit})
-    return [Due(subscription=_subscription(row), next_period=row[10]) for row in rows]
+    return [
+        Due(subscription=subscription_of(row), next_period=row[12], catch_up_until=row[13], cancel_at=row[14]) for row in rows
+    ]
 
 
 def insert_invoices(transaction: ShardTransaction, first: int, invoices: Sequence[Invoice]) -> dict[int, Invoice]:
@@ -70,8 +72,17 @@ def insert_jobs(transaction: ShardTransaction, first: int, invoices: Mapping[int
 
 
 def advance(transaction: ShardTransaction, plans: Sequence[Plan]) -> None:
-    """Note how far each subscription is invoiced."""
-    rows = [(plan.subscription, plan.next_period, _text(plan.next_invoice_at)) for plan in plans]
+    """Note how far each subscription is invoiced, and why no further."""
+    rows = [
+        (
+            plan.subscription,
+            plan.next_period,
+            None if plan.next_invoice_at is None else _text(plan.next_invoice_at),
+            plan.stop is Stop.HELD,
+            plan.stop is Stop.CANCELED,
+        )
+        for plan in plans
+    ]
     params = {"rows": Rows(rows), "now": transaction.now}
     transaction.write(_q.advance_subscriptions, params, table="subscription", keys=[(row[0],) for row in rows])
 
@@ -84,13 +95,13 @@ def is_committed(connection: Connection, shard: int, invoice: int) -> bool:
 def agreed(connection: Connection, ids: Sequence[tuple[int, str]]) -> dict[str, Subscription]:
     """Those of the subscriptions (shard and id) that the database has, by id."""
     rows = connection.exec_driver_sql(_q.agreed_terms, {"ids": Rows(ids)})
-    return {row[0]: _subscription(row) for row in rows}
+    return {row[0]: subscription_of(row) for row in rows}
 
 
 def agreed_in(transaction: ShardTransaction, ids: Sequence[str]) -> dict[str, Subscription]:
     """`agreed` of the transaction's own shard."""
     keys = [(transaction.shard, id_) for id_ in ids]
-    return {row[0]: _subscription(row) for row in transaction.read(_q.agreed_terms, {"ids": Rows(keys)})}
+    return {row[0]: subscription_of(row) for row in transaction.read(_q.agreed_terms, {"ids": Rows(keys)})}
 
 
 def insert_subscriptions(transaction: ShardTransaction, subscriptions: Sequence[Subscription]) -> None:
@@ -107,7 +118,9 @@ def insert_subscriptions(transaction: ShardTransaction, subscriptions: Sequence[
             _text(s.start_date),
             s.time_zone,
             s.payment_method,
-            _text(begins_at(s.start_date, s.time_zone)),
+            s.anchor_day,
+            s.first_period,
+            _text(s.begins_at(s.first_period)),
         )
         for s in subscriptions
     ]
@@ -115,7 +128,8 @@ def insert_subscriptions(transaction: ShardTransaction, subscriptions: Sequence[
     transaction.write(_q.insert_subscriptions, params, table="subscription", keys=[(row[0],) for row in rows])
 
 
-def _subscription(row: Sequence[Any]) -> Subscription:
+def subscription_of(row: Sequence[Any]) -> Subscription:
+    """The terms in a row that begins with the columns of `agreed_terms`."""
     return Subscription(
         id=row[0],
         customer_id=row[1],
@@ -126,6 +140,8 @@ def _subscription(row: Sequence[Any]) -> Subscription:
         start_date=row[7],
         time_zone=row[8],
         payment_method=row[9],
+        anchor_day=row[10],
+        first_period=row[11],
     )
 
 
