@@ -20,7 +20,7 @@ import structlog
 from billing_shards import process, telemetry
 from billing_shards.billing import scheduler
 from billing_shards.errors import BillingShardsError
-from billing_shards.jobs import store
+from billing_shards.jobs import purge, store
 from billing_shards.jobs.lanes import Lanes
 from billing_shards.outbox import events
 from billing_shards.settings import ProcessSettings, ShardSetSpec
@@ -101,6 +101,13 @@ def chores(spec: ShardSetSpec, router: ShardRouter) -> list[Chore]:
         Chore(name="schedule", seconds=1.0, step=partial(_schedule, spec, router, lanes), while_paused=False),
         Chore(name="measure", seconds=_MEASURE_SECONDS, step=partial(_measure, router, lanes)),
     ]
+        Chore(
+            name="purge_jobs",
+            seconds=purge.SECONDS,
+            step=partial(purge.purge, router, spec.claimer.finished_jobs_retention_seconds),
+        ),
+        Chore(name="measure_events", seconds=_MEASURE_SECONDS, step=partial(keeping.measure, router)),
+        Chore(name="purge_events", seconds=_PURGE_SECONDS, step=partial(keeping.purge, router, spec.outbox)),
 
 
 def _schedule(spec: ShardSetSpec, router: ShardRouter, lanes: Lanes, _: str, shards: Sequence[int]) -> bool:

@@ -99,6 +99,8 @@ class ClaimerSpec(_Model):
     """A job that loses its worker this often is set aside for review."""
     idle_poll_seconds: Annotated[float, Field(ge=0.05, le=60)] = 0.8
     """The longest a claimer sleeps between looks for due jobs."""
+    finished_jobs_retention_seconds: Seconds = 7 * 86_400
+    """How long a job is kept after it has finished. Its invoice, attempts, ledger entries and events stay."""
 
     @model_validator(mode="after")
     def _bounds(self) -> Self:

@@ -122,3 +122,27 @@ SELECT shard_id, lane, status, COUNT(*), MIN(due_at)
 FROM billing_job
 WHERE shard_id IN %(shards)s AND lane IN %(lanes)s AND status = 1
 GROUP BY shard_id, lane
+
+-- name: purgeable_lanes
+-- A finished job's due_at is when it finished. A loose scan, as that of next_due.
+SELECT shard_id, lane
+FROM billing_job
+WHERE shard_id IN %(shards)s AND status = %(status)s
+GROUP BY shard_id, lane
+HAVING MIN(due_at) < NOW(6) - INTERVAL %(retention_seconds)s SECOND
+
+-- name: purgeable
+-- The oldest first, by the claim index. One that is locked (somebody looks into it) or whose invoice is not final is left.
+SELECT j.id
+FROM billing_job AS j FORCE INDEX (claim)
+STRAIGHT_JOIN invoice AS i ON i.shard_id = j.shard_id AND i.id = j.invoice_id
+WHERE j.shard_id = %(shard)s AND j.lane = %(lane)s AND j.status = %(status)s
+  AND j.due_at < NOW(6) - INTERVAL %(retention_seconds)s SECOND AND i.status <> 1 AND j.attempt_open = 0
+ORDER BY j.due_at, j.id
+LIMIT %(limit)s
+FOR UPDATE OF j SKIP LOCKED
+
+-- name: purge
+-- By primary key whatever the table's size: on a small one, or for a long list, the optimizer would read and lock all of it.
+DELETE /*+ INDEX(billing_job PRIMARY) */ FROM billing_job
+WHERE shard_id = %(shard)s AND id IN %(ids)s AND status IN (2, 3)
