@@ -45,6 +45,21 @@ OLDEST_DUE = Gauge(
 )
 INVOICES_ISSUED = Counter("billing_shards_invoices_issued_total", "Invoices written by the scheduler.")
 OUTBOX_UNSENT = Gauge("billing_shards_outbox_unsent", "Events not published yet.", ["shard"])
+OUTBOX_OLDEST = Gauge(
+    "billing_shards_outbox_oldest_timestamp_seconds",
+    "When the oldest event that could be sent was written; 0: there is none.",
+    ["shard"],
+)
+OUTBOX_BLOCKED = Gauge(
+    "billing_shards_outbox_blocked_subscriptions", "Subscriptions whose next event the broker does not take.", ["shard"]
+)
+EVENTS_PUBLISHED = Counter("billing_shards_events_published_total", "Events that the broker confirmed.")
+EVENTS_REFUSED = Counter("billing_shards_events_refused_total", "Events that cannot be published for what they are.", ["problem"])
+EVENTS_PURGED = Counter("billing_shards_events_purged_total", "Events deleted after their retention.")
+BROKER_CONNECTED = Gauge("billing_shards_broker_connected", "Whether this process is connected to the broker of the outbox.")
+REFUNDS = Counter("billing_shards_refunds_total", "Answers to refunds, by what became of the refund.", ["status"])
+WEBHOOKS = Counter("billing_shards_webhooks_total", "Webhooks received, by how they were answered.", ["provider", "answer"])
+WEBHOOKS_APPLIED = Counter("billing_shards_webhooks_applied_total", "Stored webhooks done with, by what they led to.", ["result"])
 LOOP_ERRORS = Counter("billing_shards_loop_errors_total", "Rounds of a background loop that failed.", ["loop"])
 
 

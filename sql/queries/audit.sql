@@ -154,31 +154,26 @@ WHERE i.shard_id = %(shard)s
        OR (e.first_debit, e.last_debit) <> (CONCAT('clearing:', a.first_provider), CONCAT('clearing:', a.last_provider)))
 
 -- name: reversal_entry
-SELECT i.id AS invoice, i.subscription_id AS subscription, COALESCE(a.reversals, 0) AS reversed_attempts,
-       COALESCE(e.entries, 0) AS entries, e.first_entry
-FROM invoice AS i
-LEFT JOIN (
-  SELECT invoice_id, COUNT(*) AS entries, MIN(id) AS first_entry, MIN(debit_account) AS first_debit, MAX(debit_account) AS last_debit,
-         MIN(credit_account) AS first_credit, MAX(credit_account) AS last_credit
-  FROM ledger_entry
-  WHERE shard_id = %(shard)s AND kind = 4
-  GROUP BY invoice_id) AS e ON e.invoice_id = i.id
-LEFT JOIN (
-  SELECT j.invoice_id, COUNT(*) AS reversals, MIN(t.provider) AS first_provider, MAX(t.provider) AS last_provider
-  FROM payment_attempt AS t
-  JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
-  WHERE t.shard_id = %(shard)s AND t.outcome = 6
-  GROUP BY j.invoice_id) AS a ON a.invoice_id = i.id
-WHERE i.shard_id = %(shard)s
-  AND (COALESCE(e.entries, 0) <> COALESCE(a.reversals, 0)
-       OR (e.first_debit, e.last_debit) <> (CONCAT('receivable:', i.subscription_id), CONCAT('receivable:', i.subscription_id))
-       OR (e.first_credit, e.last_credit) <> (CONCAT('clearing:', a.first_provider), CONCAT('clearing:', a.last_provider)))
+-- By its key. That no other attempt has one is `entry_keys`.
+SELECT t.job_id AS job, t.attempt_no AS attempt, e.id AS entry
+FROM payment_attempt AS t
+LEFT JOIN ledger_entry AS e
+  ON e.shard_id = t.shard_id AND e.idempotency_key = UNHEX(SHA2(CONCAT(t.idempotency_key, 'reversed'), 256))
+LEFT JOIN invoice AS i ON i.shard_id = e.shard_id AND i.id = e.invoice_id
+WHERE t.shard_id = %(shard)s AND t.outcome = 6
+  AND (e.id IS NULL
+       OR (e.kind, e.amount, e.currency, e.credit_account) <> (4, t.amount, t.currency, CONCAT('clearing:', t.provider))
+       OR e.debit_account <> CONCAT('receivable:', i.subscription_id))
 
 -- name: refund_charge
+-- The attempt is found by its key: its job may be deleted already.
 SELECT r.id AS refund, r.invoice_id AS invoice, r.attempt_no AS attempt, t.outcome AS attempt_outcome
 FROM refund AS r
-LEFT JOIN billing_job AS j ON j.shard_id = r.shard_id AND j.invoice_id = r.invoice_id
-LEFT JOIN payment_attempt AS t ON t.shard_id = j.shard_id AND t.job_id = j.id AND t.attempt_no = r.attempt_no
+LEFT JOIN invoice AS i ON i.shard_id = r.shard_id AND i.id = r.invoice_id
+LEFT JOIN payment_attempt AS t
+  ON t.shard_id = r.shard_id
+  AND t.idempotency_key = UNHEX(SHA2(CONCAT(
+        UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256)), r.attempt_no), 256))
 WHERE r.shard_id = %(shard)s
   AND (COALESCE(t.outcome, 0) NOT IN (1, 6)
        OR (t.provider, t.provider_ref, t.currency) <> (r.provider, r.charge_ref, r.currency))
@@ -252,16 +247,28 @@ FROM (
 WHERE missing_from <= missing_to
 
 -- name: outbox_numbers
-SELECT missing_from, missing_to
+-- Below the line of what was purged (sql/schema/0005_outbox.sql) as many numbers are missing as were purged; from it on, none.
+SELECT missing_from, missing_to, missing_to - missing_from + 1 AS missing, 0 AS purged
 FROM (
-  SELECT CAST(LAG(id, 1, 0) OVER (ORDER BY id) AS SIGNED) + 1 AS missing_from, CAST(id AS SIGNED) - 1 AS missing_to
-  FROM outbox
-  WHERE shard_id = %(shard)s
+  SELECT CAST(LAG(o.id, 1, COALESCE(p.line, 1) - 1) OVER (ORDER BY o.id) AS SIGNED) + 1 AS missing_from,
+         CAST(o.id AS SIGNED) - 1 AS missing_to
+  FROM outbox AS o
+  LEFT JOIN outbox_purged AS p ON p.shard_id = o.shard_id
+  WHERE o.shard_id = %(shard)s AND o.id >= COALESCE(p.line, 1)
   UNION ALL
-  SELECT (SELECT COALESCE(MAX(id), 0) FROM outbox WHERE shard_id = %(shard)s) + 1, next_value - 1
-  FROM shard_sequence
-  WHERE shard_id = %(shard)s AND name = 'event') AS spans
+  SELECT GREATEST((SELECT COALESCE(MAX(id), 0) FROM outbox WHERE shard_id = %(shard)s) + 1, COALESCE(p.line, 1)),
+         CAST(c.next_value AS SIGNED) - 1
+  FROM shard_sequence AS c
+  LEFT JOIN outbox_purged AS p ON p.shard_id = c.shard_id
+  WHERE c.shard_id = %(shard)s AND c.name = 'event') AS spans
 WHERE missing_from <= missing_to
+UNION ALL
+SELECT 1, CAST(line AS SIGNED) - 1, CAST(line AS SIGNED) - 1 - kept, purged
+FROM (
+  SELECT p.line, p.purged, (SELECT COUNT(*) FROM outbox AS o WHERE o.shard_id = p.shard_id AND o.id < p.line) AS kept
+  FROM outbox_purged AS p
+  WHERE p.shard_id = %(shard)s) AS below
+WHERE CAST(line AS SIGNED) - 1 - kept <> purged
 
 -- name: counters
 -- A counter that is behind would give out a number a second time.
@@ -334,18 +341,16 @@ SELECT e.id AS entry, e.kind, i.id AS invoice
 FROM ledger_entry AS e
 JOIN invoice AS i ON i.shard_id = e.shard_id AND i.id = e.invoice_id
 LEFT JOIN (
-  SELECT j.invoice_id, f.kind,
-         UNHEX(SHA2(CONCAT(UNHEX(SHA2(CONCAT(j.idempotency_key, t.attempt_no), 256)), f.fact), 256)) AS idempotency_key
+  SELECT f.kind, UNHEX(SHA2(CONCAT(t.idempotency_key, f.fact), 256)) AS idempotency_key
   FROM payment_attempt AS t
-  JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
   JOIN (SELECT 2 AS kind, 'paid' AS fact UNION ALL SELECT 4, 'reversed') AS f
-  WHERE t.shard_id = %(shard)s AND t.outcome NOT IN (0, 5)
+  WHERE t.shard_id = %(shard)s AND IF(f.kind = 4, t.outcome = 6, t.outcome NOT IN (0, 5))
   UNION ALL
-  SELECT r.invoice_id, f.kind, UNHEX(SHA2(CONCAT(r.idempotency_key, f.fact), 256))
+  SELECT f.kind, UNHEX(SHA2(CONCAT(r.idempotency_key, f.fact), 256))
   FROM refund AS r
   JOIN (SELECT 5 AS kind, 'refunded' AS fact UNION ALL SELECT 6, 'refund failed') AS f
   WHERE r.shard_id = %(shard)s) AS known
-  ON known.invoice_id = e.invoice_id AND known.kind = e.kind AND known.idempotency_key = e.idempotency_key
+  ON known.kind = e.kind AND known.idempotency_key = e.idempotency_key
 WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2, 4, 5, 6)
   AND IF(e.kind = 1,
          e.idempotency_key <> UNHEX(SHA2(CONCAT(

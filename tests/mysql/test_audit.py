@@ -297,7 +297,7 @@ BREAKS: list[tuple[str, str, Callable[[World], None]]] = [
     ),
     ("open_attempts", "forgotten", _changed("doubt", "UPDATE billing_job SET attempt_open = 0" + _JOB)),
     ("job_keys", "other key", _changed("new", "UPDATE billing_job SET idempotency_key = RANDOM_BYTES(32)" + _JOB)),
-    ("attempt_keys", "other key", _changed("paid", "UPDATE payment_attempt SET idempotency_key = RANDOM_BYTES(32)" + _ATTEMPT)),
+    ("attempt_keys", "other key", _changed("lost", "UPDATE payment_attempt SET idempotency_key = RANDOM_BYTES(32)" + _ATTEMPT)),
     (
         "entry_keys",
         "other key",

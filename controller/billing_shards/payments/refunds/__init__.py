@@ -1,0 +1,1 @@
+"""Refunds: money given back of an invoice that was paid. See docs/refunds.md."""
