@@ -106,8 +106,6 @@ def chores(spec: ShardSetSpec, router: ShardRouter) -> list[Chore]:
             seconds=purge.SECONDS,
             step=partial(purge.purge, router, spec.claimer.finished_jobs_retention_seconds),
         ),
-        Chore(name="measure_events", seconds=_MEASURE_SECONDS, step=partial(keeping.measure, router)),
-        Chore(name="purge_events", seconds=_PURGE_SECONDS, step=partial(keeping.purge, router, spec.outbox)),
 
 
 def _schedule(spec: ShardSetSpec, router: ShardRouter, lanes: Lanes, _: str, shards: Sequence[int]) -> bool:
