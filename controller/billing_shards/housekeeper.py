@@ -100,12 +100,12 @@ def chores(spec: ShardSetSpec, router: ShardRouter) -> list[Chore]:
     return [
         Chore(name="schedule", seconds=1.0, step=partial(_schedule, spec, router, lanes), while_paused=False),
         Chore(name="measure", seconds=_MEASURE_SECONDS, step=partial(_measure, router, lanes)),
-    ]
         Chore(
             name="purge_jobs",
             seconds=purge.SECONDS,
             step=partial(purge.purge, router, spec.claimer.finished_jobs_retention_seconds),
         ),
+    ]
 
 
 def _schedule(spec: ShardSetSpec, router: ShardRouter, lanes: Lanes, _: str, shards: Sequence[int]) -> bool:
