@@ -44,10 +44,16 @@ up: venv  ## a development cluster that stays
 down: venv  ## take the development cluster away
 	$(BIN)/python -m hack.cluster down
 
-bench: bench-drain bench-http  ## all benchmarks
+bench: bench-drain bench-peers bench-http bench-peak  ## all benchmarks: half an hour
 
-bench-drain: venv  ## claim → charge → settle against the floor, in one run
-	$(BIN)/python -m hack.bench.drain
+bench-drain: venv  ## claim → charge → settle against the floor, and beside finished jobs
+	$(BIN)/python -m hack.bench.drain $(BENCH)
 
-bench-http: venv  ## one claimer against a provider that answers in 50 ms
-	$(BIN)/python -m hack.bench.http
+bench-peers: venv  ## against db-scheduler and killbill-queue (needs a JDK)
+	$(BIN)/python -m hack.bench.peers $(BENCH)
+
+bench-http: venv  ## one claimer against a provider that takes 200 ms, or hangs
+	$(BIN)/python -m hack.bench.http $(BENCH)
+
+bench-peak: venv  ## 500,000 subscriptions due at one midnight
+	$(BIN)/python -m hack.bench.peak $(BENCH)

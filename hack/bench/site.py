@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
 
+from billing_shards.settings import Manifest
 from hack.mysql import MySQLServer
 
 _APPLICATION = {"username": "billing_app", "password": "bench-app"}
@@ -25,8 +27,10 @@ def server(buffer_pool_mb: int = 2048) -> Iterator[tuple[MySQLServer, Path]]:
 
 
 @contextmanager
-def manifest(mysql: MySQLServer, folder: Path, *, shards: int, url: str, claimer: dict[str, Any]) -> Iterator[Path]:
-    """A BillingShardSet of one new database on `mysql`, which is dropped afterwards."""
+def manifest(
+    mysql: MySQLServer, folder: Path, *, shards: int, url: str, claimer: dict[str, Any], **others: Any
+) -> Iterator[Path]:
+    """A BillingShardSet of one new database on `mysql`, which is dropped afterwards; `others` are further fields of the spec."""
     database = f"bench_{shards}_{len(list(folder.iterdir()))}"
     secrets = {
         "app": _APPLICATION,
@@ -35,7 +39,7 @@ def manifest(mysql: MySQLServer, folder: Path, *, shards: int, url: str, claimer
     }
     where = {"name": "a", "host": mysql.host, "port": mysql.port, "database": database}
     users = {"credentialsSecret": {"name": "app"}, "schemaSecret": {"name": "owner"}, "tls": {"caSecret": {"name": "ca"}}}
-    spec = {"shardCount": shards, "databases": [{**where, **users}], "gateway": {"url": url}, "claimer": claimer}
+    spec = {"shardCount": shards, "databases": [{**where, **users}], "gateway": {"url": url}, "claimer": claimer, **others}
     documents = [{"kind": "BillingShardSet", "metadata": {"name": "bench"}, "spec": spec}] + [
         {"kind": "Secret", "metadata": {"name": name}, "stringData": data} for name, data in secrets.items()
     ]
@@ -46,6 +50,33 @@ def manifest(mysql: MySQLServer, folder: Path, *, shards: int, url: str, claimer
         yield path
     finally:
         _execute(mysql, f"DROP DATABASE {database}")
+
+
+def now(mysql: MySQLServer) -> datetime:
+    """The server's clock, UTC as the database has it."""
+    found: datetime = _value(mysql, "SELECT UTC_TIMESTAMP(6)")
+    return found
+
+
+def binlog_bytes(mysql: MySQLServer) -> int:
+    """What all binary logs that are there hold."""
+    with mysql.client() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOGS")
+        return sum(int(row[1]) for row in cursor.fetchall())
+
+
+def table_bytes(mysql: MySQLServer, of: Manifest) -> dict[str, int]:
+    """Bytes on disk of each table of the manifest's first database, indexes and half-full pages included."""
+    pattern = of.spec.databases[0].database + "/%"
+    with mysql.client() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT name, file_size FROM information_schema.innodb_tablespaces WHERE name LIKE %s", (pattern,))
+        return {str(row[0]).partition("/")[2]: int(row[1]) for row in cursor.fetchall()}
+
+
+def _value(mysql: MySQLServer, query: str) -> Any:
+    with mysql.client() as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return (cursor.fetchone() or (None,))[0]
 
 
 def _execute(mysql: MySQLServer, statement: str) -> None:
