@@ -88,7 +88,15 @@ def _gateway(shard_set: ShardSet, spec: GatewaySpec) -> PaymentGateway:
         return None if secret is None else shard_set.secrets.value(secret.name, "apiKey")
 
     connections_max = spec.in_flight_max or shard_set.spec.claimer.workers
-    return GuardedGateway(HttpGateway(spec, api_key, connections_max=connections_max), spec)
+    return GuardedGateway(_adapter(spec)(spec, api_key, connections_max=connections_max), spec)
+
+
+def _adapter(spec: GatewaySpec) -> Callable[..., PaymentGateway]:
+    if spec.type == "http":
+        return HttpGateway
+    from billing_shards.payments.stripe import StripeGateway  # noqa: PLC0415 - its SDK takes half a second and 30 MB to import
+
+    return StripeGateway
 
 
 async def until_usable(open_router: Callable[[], ShardRouter], stop: asyncio.Event) -> ShardRouter | None:

@@ -33,7 +33,7 @@ _EVENT_TYPE = {
     "charge.pending": "payment_intent.processing",
     "charge.requires_action": "payment_intent.requires_action",
     "charge.reversed": "charge.dispute.funds_withdrawn",
-    "refund.succeeded": "refund.updated",
+    "refund.succeeded": "refund.updated",  # Stripe tells `refund.created` before; what counts is the refund's status
     "refund.pending": "refund.created",
     "refund.failed": "refund.failed",
 }

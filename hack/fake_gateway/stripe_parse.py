@@ -15,7 +15,17 @@ from hack.fake_gateway.stripe_documents import THREE_DECIMALS, decimals_apart
 _SEARCH = re.compile(r"""metadata\[(['"])reference\1\]:(['"])((?:[^'"\\]|\\.)*)\2""")
 _METADATA = re.compile(r"metadata\[([^\]]{1,40})\]")
 _INTENT = frozenset(
-    ("amount", "currency", "customer", "payment_method", "confirm", "off_session", "error_on_requires_action", "description")
+    (
+        "amount",
+        "currency",
+        "customer",
+        "payment_method",
+        "confirm",
+        "off_session",
+        "error_on_requires_action",
+        "automatic_payment_methods[enabled]",
+        "automatic_payment_methods[allow_redirects]",
+    )
 )
 _REFUND = frozenset(("payment_intent", "amount"))
 

@@ -29,11 +29,15 @@ from billing_shards.payments.model import (
     ChargeRequest,
     DeclineClass,
     Declined,
+    Failed,
     Found,
     NotFound,
     NotSent,
     Outcome,
     Pending,
+    RefundFound,
+    RefundOutcome,
+    RefundRequest,
     Succeeded,
     Unknown,
     Unresolvable,
@@ -301,6 +305,101 @@ def test_no_more_requests_a_second_than_agreed(provider: FakeGateway) -> None:
     assert using(provider.url, body, requests_per_second_max=40) >= (25 - 4) / 40
 
 
+def test_a_service_has_its_own_faults(provider: FakeGateway) -> None:
+    """It is told as metadata, and only where there is one."""
+    provider.configure(services={"video": {"decline_rate": 1}})
+    try:
+        assert isinstance(charge(provider.url, request(service="video")), Declined)
+        assert isinstance(charge(provider.url, request(service="music")), Succeeded)
+        wanted = request()
+        assert isinstance(charge(provider.url, wanted), Succeeded)
+    finally:
+        provider.configure(services={})
+    assert next(made for made in provider.charges() if made["reference"] == wanted.reference)["metadata"] == {}
+
+
+def test_what_was_reversed_before_we_knew_of_it_is_declined(provider: FakeGateway) -> None:
+    wanted = request()
+    outcome = charge(provider.url, wanted)
+    assert isinstance(outcome, Succeeded)
+    provider.reverse(outcome.provider_ref, "account_closed")
+    assert find(provider.url, wanted.reference) == Declined(
+        decline_class=DeclineClass.NEW_METHOD, code="account_closed", provider_ref=outcome.provider_ref
+    )
+
+
+# Refunds
+
+
+def refund(url: str, wanted: RefundRequest, **options: Any) -> RefundOutcome:
+    return using(url, lambda gateway: gateway.refund(wanted), **options)
+
+
+def find_refund(url: str, wanted: RefundRequest, **options: Any) -> RefundFound:
+    return using(url, lambda gateway: gateway.find_refund(wanted.reference, wanted.provider_ref), **options)
+
+
+def refund_of(charged: Outcome | Found, amount: int, **changes: Any) -> RefundRequest:
+    number = next(_numbers)
+    assert isinstance(charged, Succeeded)
+    known: dict[str, Any] = {"key": f"refund-{number}", "currency": "USD", "reference": f"refund/{number}"}
+    return RefundRequest(**{"provider_ref": charged.provider_ref, "amount": amount, **known, **changes})
+
+
+def test_refunds_are_keyed_found_and_bounded(provider: FakeGateway) -> None:
+    charged = charge(provider.url, request())
+    part, rest, more = (refund_of(charged, amount) for amount in (999, 1000, 1))
+    assert find_refund(provider.url, part) == NotFound()
+    outcome = refund(provider.url, part)
+    assert isinstance(outcome, Succeeded)
+    assert refund(provider.url, part) == outcome
+    assert find_refund(provider.url, part) == outcome
+    assert isinstance(refund(provider.url, rest), Succeeded)
+    assert refund(provider.url, more) == Failed(code="refund_too_large")
+
+
+@pytest.mark.parametrize(
+    ("payment_method", "first", "last"),
+    [
+        ("pm_refund_pending", Pending, Succeeded),
+        ("pm_refund_late_failure", Pending, Failed),
+        ("pm_refund_fails", Failed, Failed),
+        ("pm_lost_answer", Unknown, Succeeded),
+        ("pm_500_after", Unknown, Succeeded),
+        ("pm_500_before", Unknown, NotFound),
+        ("pm_conflict", Unknown, Succeeded),
+    ],
+)
+def test_what_becomes_of_a_refund_is_found(provider: FakeGateway, payment_method: str, first: type, last: type) -> None:
+    """The charge's payment method chooses its refund's fate."""
+    paid = request(payment_method)
+    charge(provider.url, paid)
+    if payment_method == "pm_500_before":  # no charge was made by it: let another one stand for it
+        paid = request("pm_card")
+        charge(provider.url, paid)
+        provider.configure(payment_methods={"pm_card": {"error_500_before_rate": 1}})
+    wanted = refund_of(find_settled(provider, paid), 5)
+    try:
+        assert type(refund(provider.url, wanted)) is first
+    finally:
+        provider.configure(payment_methods={})
+    provider.advance(61)
+    assert type(find_refund(provider.url, wanted)) is last
+
+
+def test_a_refunds_key_with_other_parameters_is_unknown_until_it_is_found(provider: FakeGateway) -> None:
+    charged = charge(provider.url, request())
+    first = refund_of(charged, 5)
+    outcome = refund(provider.url, first)
+    other = refund(provider.url, refund_of(charged, 6, key=first.key, reference=first.reference))
+    assert other == Unknown(reason="refused: idempotency_key_mismatch", cause=Cause.KEY_MISMATCH)
+    assert find_refund(provider.url, first) == outcome
+
+
+def test_a_refund_of_nothing_fails_by_name(provider: FakeGateway) -> None:
+    assert refund(provider.url, refund_of(Succeeded(provider_ref="ch_none"), 5)) == Failed(code="resource_missing")
+
+
 # Against anything else
 
 
@@ -414,10 +513,54 @@ def test_a_connection_that_breaks_is_unknown(answer: bytes) -> None:
     assert isinstance(found, Unknown)
 
 
-def test_silence_is_unknown() -> None:
-    outcome, found, _ = asked(None, timeout_seconds=0.2)
+@pytest.mark.parametrize("time_out", ["timeout_seconds", "read_timeout_seconds"])
+def test_silence_is_unknown_by_each_of_the_time_outs(time_out: str) -> None:
+    outcome, found, _ = asked(None, None, reset=False, **{time_out: 0.2})
     assert isinstance(outcome, Unknown)
     assert isinstance(found, Unknown)
+
+
+def test_an_answer_that_never_ends_is_cut_off_by_the_total_time() -> None:
+    """Bytes that keep coming satisfy the time-out on reading for ever."""
+
+    async def main() -> Outcome:
+        async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while not writer.is_closing():
+                writer.write(b" ")
+                await asyncio.sleep(0.02)
+
+        server = await asyncio.start_server(drip, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        gateway = HttpGateway(
+            GatewaySpec(url=url, timeout_seconds=0.5, read_timeout_seconds=0.3), lambda: None, connections_max=5
+        )
+        try:
+            return await gateway.charge(request())
+        finally:
+            await gateway.close()
+            server.close()
+
+    assert asyncio.run(main()) == Unknown(reason="no answer: TimeoutError")
+
+
+def test_a_connection_that_is_not_taken_is_not_sent() -> None:
+    """A listener whose queue is full takes no connection: nothing was sent, and the time-out on connecting says so."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        try:
+            for client in waiting:
+                client.setblocking(False)
+                client.connect_ex(full.getsockname())
+            time.sleep(0.1)
+            outcome = charge(f"http://127.0.0.1:{full.getsockname()[1]}", request(), connect_timeout_seconds=0.3)
+        finally:
+            for client in waiting:
+                client.close()
+    assert outcome == NotSent(reason="not reached: ConnectionTimeoutError")
 
 
 def test_a_post_is_sent_once_and_never_again_by_itself() -> None:
@@ -530,6 +673,59 @@ def test_a_charge_that_cannot_be_recorded_or_is_not_ours_is_unknown(change: dict
 def test_when_to_look_again_is_a_length_of_time_or_nothing(next_check: object, seconds: float | None) -> None:
     document = {**CHARGE, "status": "pending", "next_check_seconds": next_check}
     assert asked(http(200, document))[0] == Pending(provider_ref="ch_1", next_check_seconds=seconds)
+
+
+REFUND = {"id": "re_1", "status": "succeeded", "reference": "refund/1"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (http(200, REFUND), Succeeded(provider_ref="re_1")),
+        (http(200, {**REFUND, "status": "failed"}), Failed(code="refund_failed", provider_ref="re_1")),
+        (http(200, {**REFUND, "reference": "refund/2"}), Unknown(reason="answer 200 was not understood", cause=Cause.FAILED)),
+        (http(200, {**REFUND, "status": "gone"}), Unknown(reason="answer 200 was not understood", cause=Cause.FAILED)),
+        (http(200, PAGE), Unknown(reason="answer 200 was not understood", cause=Cause.FAILED)),
+        (http(400, PAGE), Unknown(reason="answered 400", cause=Cause.FAILED)),
+        (http(500, {"error": {}}), Unknown(reason="answered 500", cause=Cause.FAILED)),
+        (http(409, {}), Unknown(reason="in flight", retry_after_seconds=1, cause=Cause.IN_FLIGHT)),
+        (http(429, {}), NotSent(reason="rate limited", cause=Cause.RATE_LIMITED)),
+        (http(422, {"error": {"code": "too_old"}}), Failed(code="too_old")),
+        (b"", Unknown(reason="no answer: ServerDisconnectedError")),
+    ],
+)
+def test_an_answer_to_a_refund_is_taken_by_its_meaning(answer: bytes, outcome: RefundOutcome) -> None:
+    async def main() -> RefundOutcome:
+        async with stranger(answer) as other:
+            gateway = HttpGateway(GatewaySpec(url=other.url), lambda: None, connections_max=5)
+            try:
+                return await gateway.refund(refund_of(Succeeded(provider_ref="ch_1"), 5, reference="refund/1"))
+            finally:
+                await gateway.close()
+
+    assert asyncio.run(main()) == outcome
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ({"data": []}, NotFound()),
+        ({"data": [{**REFUND, "status": "failed"}, REFUND]}, Succeeded(provider_ref="re_1")),
+        ({"data": [{**REFUND, "status": "gone"}]}, Unknown(reason="look-up was not understood", cause=Cause.FAILED)),
+        ({"data": [{**REFUND, "reference": "refund/2"}]}, Unknown(reason="look-up was not understood", cause=Cause.FAILED)),
+        ({}, Unknown(reason="look-up was not understood", cause=Cause.FAILED)),
+    ],
+)
+def test_only_an_empty_list_is_a_refund_that_is_not_there(body: object, found: RefundFound) -> None:
+    async def main() -> RefundFound:
+        async with stranger(http(200, body)) as other:
+            gateway = HttpGateway(GatewaySpec(url=other.url), lambda: None, connections_max=5)
+            try:
+                return await gateway.find_refund("refund/1", "ch_1")
+            finally:
+                await gateway.close()
+
+    assert asyncio.run(main()) == found
 
 
 def listed(*statuses: str) -> bytes:
