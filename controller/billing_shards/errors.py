@@ -18,6 +18,7 @@
     │   └── CommitUnknown
     ├── LeaseLost
     ├── NotFound
+    ├── NotPossible
     ├── BrokerUnavailable
     ├── EventRefused
     ├── GatewayMisconfigured
@@ -124,6 +125,10 @@ class LeaseLost(BillingShardsError):
 
 class NotFound(BillingShardsError):
     """The thing named by its id is on no shard."""
+
+
+class NotPossible(BillingShardsError):
+    """What was asked for cannot be done in the state that the thing is in; nothing was changed."""
 
 
 class BrokerUnavailable(BillingShardsError):

@@ -52,7 +52,7 @@ def invoice_issued(*, invoice: int, subscription: str, service: str, amount: int
         currency=currency,
         kind=Kind.INVOICE_ISSUED,
         invoice=invoice,
-        key=_entry_key(job_key, b"issued"),
+        key=issued_key(job_key),
     )
 
 
@@ -119,6 +119,11 @@ def written_off(*, invoice: int, subscription: str, service: str, amount: int, c
         invoice=invoice,
         key=_entry_key(job_key, b"written off"),
     )
+
+
+def issued_key(job_key: bytes) -> bytes:
+    """Of the entry of an invoice's issue: it tells which service the invoice was for, whatever the subscription's is by now."""
+    return _entry_key(job_key, b"issued")
 
 
 def _entry_key(key: bytes, fact: bytes) -> bytes:
