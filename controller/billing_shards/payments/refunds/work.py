@@ -71,7 +71,7 @@ async def ask(providers: Providers, taken: Sequence[Taken]) -> list[RefundOutcom
 
 
 def settle(router: ShardRouter, taken: Taken, outcome: RefundOutcome, *, policy: RetrySpec) -> Step | None:
-    """Write what the provider said: refund, ledger entry and event together. None: the lease was lost, and nothing was written."""
+    """Write what the provider said: refund, ledger entry and event together. None: its lease was lost, nothing is written."""
     refund = taken.refund
     delays = policy.check_delays_seconds
     step = decide(refund.status, refund.checks, outcome, delays, received=taken.sent_age is not None)
