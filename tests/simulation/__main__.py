@@ -1,0 +1,38 @@
+"""`python -m tests.simulation --seeds 10000 --first-seed 1`: many seeds, half of them in each of two processes."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.simulation.simulate import Summary, run_part
+
+
+def main() -> int:
+    """Exit code 1 where a seed failed."""
+    parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000)
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    last = options.first_seed + options.seeds
+    count = min(options.processes, options.seeds)
+    parts = [range(options.first_seed + n, last, count) for n in range(count)]
+    summary = Summary()
+    started = time.monotonic()
+    with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for part in pool.map(run_part, parts):
+            summary.add(part)
+    for text in (*summary.failed, *summary.lines()[:3]):
+        print(text)  # noqa: T201
+    print(f"{(time.monotonic() - started) / max(1, summary.seeds):.3f} s a seed with {count} processes")  # noqa: T201
+    for text in summary.lines()[3:]:
+        print(text)  # noqa: T201
+    return 1 if summary.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

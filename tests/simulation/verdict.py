@@ -1,0 +1,144 @@
+"""What a run came to: the product's own audit over both providers, and an account of our own that shares no line with it.
+
+`double`: an invoice for which more than once money was taken. `lost`: a job that never ended, a period that has begun and has no
+invoice, a charge that we do not have, a number that is missing, or anything else that the audit finds wrong.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from billing_shards.audit.auditor import audit
+from billing_shards.audit.model import ProviderCharge
+from billing_shards.audit.rules import DOUBLE_CHARGES
+from tests.simulation.provider import Charge, State
+from tests.simulation.world import World
+
+_JOBS = """
+SELECT j.shard_id, j.invoice_id, j.status, j.attempt_no, j.attempt_open, j.lost_leases, i.status, a.provider_ref,
+       (SELECT JSON_UNQUOTE(JSON_EXTRACT(o.payload, '$.reason')) FROM outbox AS o
+        WHERE o.shard_id = j.shard_id AND o.type = 'payment.review' AND JSON_EXTRACT(o.payload, '$.invoice') = j.invoice_id
+        ORDER BY o.id DESC LIMIT 1)
+FROM billing_job AS j
+JOIN invoice AS i ON i.shard_id = j.shard_id AND i.id = j.invoice_id
+LEFT JOIN payment_attempt AS a ON a.shard_id = j.shard_id AND a.job_id = j.id AND a.attempt_no = j.attempt_no
+ORDER BY j.shard_id, j.id
+"""
+SUCCEEDED, FAILED, AWAITING, REVIEW = 2, 3, 4, 5
+PAID = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """Of one seed. Each entry says what is wrong, for a person."""
+
+    seed: int
+    double: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    jobs: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """By status."""
+    charges: int = 0
+
+    @property
+    def sound(self) -> bool:
+        return not self.double and not self.lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    shard: int
+    invoice: int
+    status: int
+    attempt_no: int
+    attempt_open: int
+    lost_leases: int
+    invoice_status: int
+    provider_ref: str | None
+    reason: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.shard}/{self.invoice}"
+
+
+def judge(world: World) -> Verdict:
+    """Look at what a finished run has left."""
+    verdict = Verdict(seed=world.seed)
+    verdict.lost += world.violations
+    jobs = list(_jobs(world))
+    for job in jobs:
+        verdict.jobs[job.status] += 1
+        if job.status not in {SUCCEEDED, FAILED, AWAITING, REVIEW}:
+            verdict.lost.append(f"job of {job.name} never ended: status {job.status}")
+        elif job.status == REVIEW and (why := _unfounded(world, job)):
+            verdict.lost.append(f"job of {job.name} is in review without a reason: {why}")
+    _money(world, jobs, verdict)
+    _audit(world, verdict)
+    return verdict
+
+
+def _jobs(world: World) -> Iterator[_Job]:
+    fields = tuple(_Job.__dataclass_fields__)
+    for database in world.shard_set.owners.values():
+        with database.engine.connect() as connection:
+            for row in connection.exec_driver_sql(_JOBS):
+                yield _Job(**dict(zip(fields, row, strict=True)))
+
+
+def _unfounded(world: World, job: _Job) -> str | None:
+    """Why the model does not see that this review had to be; None where it had."""
+    reference = f"{job.name}/{job.attempt_no}"
+    match job.reason:
+        case "workers_lost":
+            founded = job.lost_leases >= world.spec.claimer.lost_leases_max
+        case "outcome_unknown":
+            founded = world.looks.open[reference] >= len(world.spec.retry.check_delays_seconds)
+        case _:
+            founded = False
+    return None if founded else f"{job.reason} ({world.looks.open[reference]} looks, {job.lost_leases} lost leases)"
+
+
+def _money(world: World, jobs: list[_Job], verdict: Verdict) -> None:
+    """Our own account: each charge that succeeded is the one payment of its invoice, or waits for a person."""
+    taken: defaultdict[str, list[Charge]] = defaultdict(list)
+    for provider in world.providers:
+        for charge in provider.charges:
+            if charge.state is State.SUCCEEDED:
+                taken[charge.reference.rpartition("/")[0]].append(charge)
+    verdict.charges = sum(map(len, taken.values()))
+    by_name = {job.name: job for job in jobs}
+    for name, charges in taken.items():
+        if len(charges) > 1:
+            verdict.double.append(f"invoice {name} was charged {len(charges)} times: {[c.id for c in charges]}")
+        if (wrong := _unbooked(by_name.get(name), charges)) is not None:
+            verdict.lost.append(f"charge {charges[0].id} of {name}: {wrong}")
+    for job in jobs:
+        if job.invoice_status == PAID and job.name not in taken:
+            verdict.lost.append(f"invoice {job.name} is paid, and the provider took nothing")
+
+
+def _unbooked(job: _Job | None, charges: list[Charge]) -> str | None:
+    """What is wrong with how we have an invoice's charges."""
+    if job is None:
+        return "we have no such invoice"
+    if job.invoice_status == PAID:
+        return None if job.provider_ref in {c.id for c in charges} else f"here the invoice is paid by {job.provider_ref}"
+    in_review = job.status == REVIEW and job.attempt_open
+    return None if in_review else f"not booked, job status {job.status}"
+
+
+def _audit(world: World, verdict: Verdict) -> None:
+    """The product's audit, once for each provider: it compares with the list of the spec's first one."""
+    for gateway, provider in zip(world.spec.all_gateways, world.providers, strict=True):
+        listed = [
+            ProviderCharge(id=c.id, reference=c.reference, status=c.state.value, amount=c.amount, currency=c.currency)
+            for c in provider.charges
+        ]
+        spec = world.spec.model_copy(update={"gateway": gateway})
+        with world.clock():
+            report = audit(world.router, spec, provider_charges=listed)
+        for result in report.rules:
+            found = verdict.double if result.rule == DOUBLE_CHARGES else verdict.lost
+            found += [f"audit {result.rule.name}: {dict(example.where)}" for example in result.examples]

@@ -1,0 +1,401 @@
+"""One seeded run: hosts, two databases, providers, a clock that jumps to the next due moment, faults between any two steps.
+
+All of it is one thread, and every choice is drawn from the seed's own generator: the same seed is the same run. Virtual time
+reaches the databases by SET TIMESTAMP at each checkout of a connection, each database at a skew of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import tenacity.nap
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from billing_shards.billing import store as subscriptions
+from billing_shards.billing.model import Subscription
+from billing_shards.billing.periods import Interval, Unit
+from billing_shards.errors import BillingShardsError
+from billing_shards.payments.providers import Providers
+from billing_shards.settings import ShardSetSpec
+from billing_shards.shards.transactions import ShardRouter
+from tests.mysql.shard_set import ShardSet
+from tests.simulation.faults import AT_COMMIT, AT_STATEMENT, Driver, Fault, HostDied, Step
+from tests.simulation.hosts import Claimer, Host, Housekeeper
+from tests.simulation.provider import METHODS, Adapter, Looks, Network, Provider
+
+T = TypeVar("T")
+
+nap: Any = tenacity.nap  # where back-offs sleep
+SHARDS = 4
+_STATEMENTS = 14  # of a step, roughly: where a fault may fall
+_ZONES = ("UTC", "America/New_York", "Asia/Kolkata", "Pacific/Apia", "Europe/Berlin")
+_MONEY = ((990, "USD"), (1500, "JPY"), (12_345, "KWD"), (1, "EUR"))
+
+# What a database has for hosts to do, and when it will have more: so that a run does not consist of polling.
+_LOOK = """
+SELECT (SELECT COUNT(*) FROM billing_job WHERE status = 0 AND due_at <= %(now)s),
+       (SELECT COUNT(*) FROM billing_job WHERE status = 1 AND due_at < %(now)s),
+       (SELECT COUNT(*) FROM subscription WHERE status IN (1, 2) AND next_invoice_at <= %(now)s),
+       LEAST(COALESCE((SELECT MIN(due_at) FROM billing_job WHERE status IN (0, 1) AND due_at > %(now)s), '9999-01-01'),
+             COALESCE((SELECT MIN(next_invoice_at) FROM subscription WHERE next_invoice_at > %(now)s), '9999-01-01'))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """What a database has to do by now."""
+
+    ready: int
+    expired: int
+    periods: int
+    next_at: float | None
+    """When there will be more, in the world's time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a seed chooses before its run."""
+
+    spec: ShardSetSpec
+    start: datetime
+    days: float
+    """How long faults go on, in virtual time."""
+    steps_max: int
+    """How many steps they go on at most."""
+    fault_share: float
+    network: Network
+    skews: dict[str, float]
+    """Seconds that each database's clock is away."""
+    pause_max: float
+
+
+def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
+    """The settings of a seed's run."""
+    bad = rng.choice((0.0, 0.5, 1.0, 2.0))
+    choose = rng.choice
+    spec = shard_set.site.spec(
+        shardCount=SHARDS,
+        claimer={"leaseSeconds": choice_of(rng, 30, 60, 300), "lostLeasesMax": choose((2, 5, 5))},
+        retry={
+            "delaysSeconds": choose(([60], [300, 1800], [300, 7200, 86_400])),
+            "attemptsMax": choose((1, 2, 4)),
+            "graceSeconds": choose((0, 3600, 14 * 86_400)),
+            "checkDelaysSeconds": choose(([10, 60], [10, 60, 300, 3600], [10, 600, 7200, 43_200, 86_400])),
+        },
+        smoothing={"windowSeconds": choose((0, 3600))},
+        gateway={"url": "http://127.0.0.1:9", "keyTtlSeconds": 86_400},
+        gateways=[{"name": "second", "url": "http://127.0.0.1:9", "keyTtlSeconds": 86_400}],
+        services=[{"name": "music", "lane": 1, "gateway": "second", "windowSeconds": choose((0, 600))}],
+    )
+    return Plan(
+        spec=spec,
+        start=datetime(2025, 1, 28, tzinfo=UTC) + timedelta(days=rng.randrange(400), seconds=rng.randrange(86_400)),
+        days=choose((1, 5, 20)),
+        steps_max=choose((60, 120, 200)),
+        fault_share=choose((0.0, 0.05, 0.15, 0.4)),
+        network=Network(
+            not_reached=0.05 * bad,
+            request_lost=0.05 * bad,
+            request_late=0.05 * bad,
+            answer_lost=0.1 * bad,
+            twice=0.05 * bad,
+            limited=0.03 * bad,
+            find_lost=0.05 * bad,
+        ),
+        skews={name: rng.choice((0.0, rng.uniform(-5, 5), rng.uniform(-600, 600))) for name in shard_set.router.databases},
+        pause_max=choose((1000, 2000)),
+    )
+
+
+def choice_of(rng: random.Random, *values: T) -> T:
+    """One of the values."""
+    return rng.choice(values)
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened, a line a step."""
+
+    lines: list[str] = field(default_factory=list)
+
+
+class World:
+    """A run. `run` returns when every job has come to an end, or when that has become hopeless."""
+
+    def __init__(self, seed: int, shard_set: ShardSet, driver: Driver) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)  # noqa: S311
+        self.shard_set = shard_set
+        self.router: ShardRouter = shard_set.router
+        self.shards: Sequence[int] = range(SHARDS)
+        self.driver = driver
+        self.plan = plan(shard_set, self.rng)
+        self.spec = self.plan.spec
+        self.now = self.plan.start.timestamp()
+        self.pause_max = self.plan.pause_max
+        self.trace = Trace()
+        self.violations: list[str] = []
+        self.looks = Looks()
+        self.steps = 0
+        self.sql_steps = 0
+        self.met: dict[Fault, int] = dict.fromkeys(Fault, 0)
+        self._storm = True
+        self._depth = 0
+        self._acting: Host | None = None
+        self._due: dict[str, Due] | None = None
+        self._eyes: dict[str, Connection] = {}
+        skew = self.rng.uniform(-3600, 3600)
+        self.providers = [
+            Provider(
+                gateway.name,
+                random.Random(self.rng.random()),  # noqa: S311
+                lambda: self.now + skew,
+                key_ttl=gateway.key_ttl_seconds,
+                find_lag=self.rng.choice((0.0, 0.0, 60.0)),
+            )
+            for gateway in self.spec.all_gateways
+        ]
+        for provider in self.providers:
+            provider.network = self.plan.network
+        self.gateways = Providers([Adapter(provider, lambda: self.now, self.looks) for provider in self.providers])
+        self.hosts: list[Host] = [
+            *(Claimer(self, f"claimer {n}", self._host_skew()) for n in range(self.rng.choice((2, 3)))),
+            *(Housekeeper(self, f"housekeeper {n}", self._host_skew()) for n in range(2)),
+        ]
+
+    def _host_skew(self) -> float:
+        return self.rng.choice((0.0, self.rng.uniform(-2, 2), self.rng.uniform(-7200, 7200)))
+
+    # The run
+
+    def run(self) -> None:
+        """Storm, then calm until nothing is left to do."""
+        with self.clock(), ExitStack() as stack:
+            for name, database in self.shard_set.owners.items():
+                self._eyes[name] = stack.enter_context(database.engine.connect().execution_options(isolation_level="AUTOCOMMIT"))
+            self._subscribe()
+            end = self.now + self.plan.days * 86_400
+            while self.now < end and self.steps < self.plan.steps_max:
+                self._turn()
+            self._calm()
+            while self._turn() and self.steps < self.plan.steps_max + 3000:
+                pass
+
+    def _turn(self) -> bool:
+        """One step of one host, or a jump of the clock; False where nothing will ever happen any more."""
+        self.steps += 1
+        self._tick(self.rng.uniform(0.001, 0.02))
+        options = [option for host in self._awake() for option in host.options()]
+        if not options:
+            return self._jump()
+        if self._storm:
+            options += [option for host in self._awake() for option in host.disasters()]
+        self.rng.choices([work for _, work in options], [weight for weight, _ in options])[0]()
+        return True
+
+    def _awake(self) -> list[Host]:
+        return [host for host in self.hosts if host.paused_until <= self.now]
+
+    def _jump(self) -> bool:
+        """To the next moment at which something falls due."""
+        at = self._next_moment()
+        if at is None:
+            return False
+        late = self.rng.choice((0.0, 0.1, 1.0, 5.0))
+        if self._storm and self.rng.random() < 0.05:
+            late = self.rng.uniform(0, self.pause_max)  # nobody was there
+        self.now = max(self.now, at) + late + 0.000_002
+        self._tick(0)
+        self.note(None, f"clock {datetime.fromtimestamp(self.now, UTC):%m-%d %H:%M:%S}")
+        self._due = None
+        return True
+
+    def _next_moment(self) -> float | None:
+        moments = [host.wakes_at() for host in self._awake()]
+        moments += [host.paused_until for host in self.hosts]
+        for provider in self.providers:
+            at = provider.next_event()
+            moments.append(None if at is None else at - provider.clock() + self.now)
+        moments += [due.next_at for due in self.due().values()]
+        return min((moment for moment in moments if moment is not None and moment > self.now), default=None)
+
+    def due(self) -> dict[str, Due]:
+        """What each database has to do by now."""
+        if self._due is None:
+            self._due = {name: self._look(name) for name in self.shard_set.owners}
+        return self._due
+
+    def _look(self, name: str) -> Due:
+        skew = self.plan.skews[name]
+        now = datetime.fromtimestamp(self.now + skew, UTC).replace(tzinfo=None)
+        ready, expired, periods, next_at = self._eyes[name].exec_driver_sql(_LOOK, {"now": now}).one()
+        at = (
+            None
+            if str(next_at).startswith("9999")
+            else datetime.fromisoformat(str(next_at)).replace(tzinfo=UTC).timestamp() - skew
+        )
+        return Due(ready=ready, expired=expired, periods=periods, next_at=at)
+
+    def _tick(self, seconds: float) -> None:
+        self.now += seconds
+        for provider in self.providers:
+            provider.tick()
+
+    def _calm(self) -> None:
+        """Faults end. Every period that has begun is invoiced; then the subscriptions are canceled, so that the run can end."""
+        self.note(None, "calm")
+        self._storm = False
+        for provider in self.providers:
+            provider.network = Network()
+        for host in self.hosts:
+            host.paused_until = 0.0
+        self._due = None
+        keeper = next(host for host in self.hosts if isinstance(host, Housekeeper))
+        while any(due.periods for due in self.due().values()) and self.steps < self.plan.steps_max + 100:
+            self.steps += 1
+            keeper.schedule()
+        for database in self.shard_set.owners.values():
+            with database.engine.begin() as connection:
+                connection.exec_driver_sql("UPDATE subscription SET status = 4, next_invoice_at = NULL WHERE status IN (1, 2)")
+        self._due = None
+
+    # What hosts use
+
+    def act(self, host: Host, label: str, work: Callable[[], T]) -> T | None:
+        """Run a step of the product for a host, with the faults that the seed has for it. None where it failed."""
+        step = self._step(host)
+        self.sql_steps += 1
+        kept, self.driver.step = self.driver.step, step
+        acting, self._acting = self._acting, host
+        failure = ""
+        result = None
+        try:
+            result = work()
+        except HostDied:
+            pass
+        except BillingShardsError as error:
+            failure = f": {error}"
+        except DBAPIError as error:
+            failure = f": {error.orig}"
+            self._unexpected(host, label, error, step)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the host, and is noted
+            failure = f": {error!r}"
+            self._unexpected(host, label, error, step)
+        finally:
+            self.driver.step, self._acting = kept, acting
+            step.join()
+            self._due = None
+        for fault in step.met:
+            self.met[fault] += 1
+        met = f" [{', '.join(fault.value for fault in step.met)}]" if step.met else ""
+        self.note(host, f"{label}{met}{failure}")
+        if step.dead:
+            host.start()
+            return None
+        return result
+
+    def _unexpected(self, host: Host, label: str, error: Exception, step: Step) -> None:
+        """An error that is none of the product's ends the process. Only a fault of ours excuses it."""
+        if not step.met or isinstance(error, IntegrityError) or not isinstance(error, DBAPIError):
+            self.violations.append(f"{host.name} {label}: {error!r}")
+        step.dead = True
+
+    def _step(self, host: Host) -> Step:
+        statements: dict[int, Fault] = {}
+        commit = None
+        if self._storm and self._depth == 0 and self.rng.random() < self.plan.fault_share:
+            for _ in range(self.rng.choice((1, 1, 1, 4))):
+                if self.rng.random() < 0.4:
+                    commit = self.rng.choice(AT_COMMIT)
+                else:
+                    statements[self.rng.randrange(_STATEMENTS)] = self.rng.choice(AT_STATEMENT)
+        return Step(statements=statements, commit=commit, others=lambda: self._claim_elsewhere(host))
+
+    def _claim_elsewhere(self, host: Host) -> None:
+        """In the middle of a transaction, other claimers claim: that never waits for a lock."""
+        others = [h for h in self._awake() if isinstance(h, Claimer) and h is not host and len(h.held) < 3]
+        if others and self._depth == 0:
+            self._depth += 1
+            self.rng.choice(others).claim()
+            self._depth -= 1
+
+    def interlude(self) -> None:
+        """Between two runs of a transaction: time passes, and other hosts act."""
+        if self._depth or not self._storm:
+            return
+        kept, self.driver.step = self.driver.step, None
+        self._depth += 1
+        self._tick(self.rng.choice((0.01, 0.01, 5.0, 400.0)))
+        self._due = None
+        for _ in range(self.rng.randrange(3)):
+            options = [option for host in self._awake() if host is not self._acting for option in host.options()]
+            if options:
+                self.rng.choices([work for _, work in options], [weight for weight, _ in options])[0]()
+        self._depth -= 1
+        self.driver.step = kept
+
+    def note(self, host: Host | None, text: str) -> None:
+        """A line of the trace."""
+        self.trace.lines.append(f"{self.steps:4} {' ' * 4 * self._depth}{host.name if host else 'world'}: {text}")
+
+    # Time
+
+    @contextmanager
+    def clock(self) -> Iterator[None]:
+        """All connections of the router have the world's time, and back-offs take none of ours."""
+        listeners = [(database.engine, self._setter(name)) for name, database in self.router.databases.items()]
+        for engine, listener in listeners:
+            event.listen(engine, "checkout", listener)
+        kept, nap.time = nap.time, SimpleNamespace(sleep=lambda _: self.interlude())
+        try:
+            with self.driver.installed():
+                yield
+        finally:
+            nap.time = kept
+            for engine, listener in listeners:
+                event.remove(engine, "checkout", listener)
+
+    def _setter(self, name: str) -> Callable[..., None]:
+        skew = self.plan.skews[name]
+
+        def set_clock(connection: Any, *_: Any) -> None:
+            if self.driver.step is not None and self.driver.step.dead:
+                raise HostDied
+            self.now += 0.001
+            with connection.cursor() as cursor:
+                seeds = (self.rng.getrandbits(30), self.rng.getrandbits(30))
+                cursor.execute("SET TIMESTAMP = %s, rand_seed1 = %s, rand_seed2 = %s", (self.now + skew, *seeds))
+
+        return set_clock
+
+    # Beginning
+
+    def _subscribe(self) -> None:
+        today = self.plan.start.date()
+        made = [self._subscription(n, today) for n in range(self.rng.randint(3, 6))]
+        for one in made:
+            shard = self.shard_set.shard_of(one.id)
+            self.router.run(shard, lambda transaction, one=one: subscriptions.insert_subscriptions(transaction, [one]))  # type: ignore[misc]
+
+    def _subscription(self, number: int, today: date) -> Subscription:
+        rng = self.rng
+        amount, currency = rng.choice(_MONEY)
+        unit, count = rng.choice(((Unit.DAY, 3), (Unit.WEEK, 1), (Unit.MONTH, 1), (Unit.MONTH, 1), (Unit.YEAR, 1)))
+        return Subscription(
+            id=f"sub-{self.seed}-{number}",
+            customer_id=f"customer-{number}",
+            service=rng.choice(("video", "music", "video")),
+            amount=amount,
+            currency=currency,
+            interval=Interval(unit=unit, count=count),
+            start_date=today + timedelta(days=rng.choice((-15, -8, -1, 0, 0, 1, 3))),
+            time_zone=rng.choice(_ZONES),
+            payment_method=rng.choice(METHODS),
+        )
