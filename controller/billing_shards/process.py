@@ -163,7 +163,7 @@ class Probes:
         app.router.add_get("/metrics", self._metrics)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        listening = _listen(port)
+        listening = listen(port)
         await web.SockSite(runner, listening).start()
         beat = asyncio.create_task(self.beat())
         bound: int = listening.getsockname()[1]
@@ -185,8 +185,8 @@ class Probes:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _listen(port: int) -> socket.socket:
-    """One socket for IPv4 and IPv6: two would get two ports where the system chooses."""
+def listen(port: int) -> socket.socket:
+    """A listening socket on all addresses. One socket for IPv4 and IPv6: two would get two ports where the system chooses."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))

@@ -61,7 +61,7 @@ def accept(
 
 
 def keep(router: ShardRouter, gateway: str, received: Received) -> None:
-    """Store it on its shard, wherever that is by now; what is there already stays as it is. Raises what `ShardRouter.run` does."""
+    """Store it on its shard; what is there already stays as it is. Raises what `ShardRouter.run` raises."""
     event = received.event
     body = received.body if event.kind in _KEPT_WHOLE else None
     # Run twice it does no harm: the second one finds it there.
