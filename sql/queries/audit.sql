@@ -2,6 +2,9 @@
 -- the rows that break the rule, and their columns are what a person is shown. Statuses are numbers: see sql/schema.
 --
 -- No table has an index on invoice_id: rows are met through derived tables, each built once in one pass over the shard.
+--
+-- A finished job is deleted after a while; its attempts are kept. `job` stands for those that are there and for those that were:
+-- the attempts of a final invoice without a job are found by the key of the first one, which follows from the invoice's period.
 
 -- name: snapshot
 START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY
@@ -22,6 +25,7 @@ SELECT (SELECT COUNT(*) FROM subscription WHERE shard_id = %(shard)s) AS subscri
 -- Of a database, not of a shard. DISTINCT of a key's first column jumps from value to value.
 SELECT 'shard_sequence' AS name, shard_id FROM (SELECT DISTINCT shard_id FROM shard_sequence) AS t
 UNION ALL SELECT 'subscription', shard_id FROM (SELECT DISTINCT shard_id FROM subscription) AS t
+UNION ALL SELECT 'subscription_span', shard_id FROM (SELECT DISTINCT shard_id FROM subscription_span) AS t
 UNION ALL SELECT 'invoice', shard_id FROM (SELECT DISTINCT shard_id FROM invoice) AS t
 UNION ALL SELECT 'billing_job', shard_id FROM (SELECT DISTINCT shard_id FROM billing_job) AS t
 UNION ALL SELECT 'payment_attempt', shard_id FROM (SELECT DISTINCT shard_id FROM payment_attempt) AS t
@@ -39,33 +43,57 @@ WHERE shard_id = %(shard)s
   AND CAST(CONV(LEFT(SHA2(CONCAT('shard:', id), 256), 16), 16, 10) AS UNSIGNED) %% %(shard_count)s <> shard_id
 
 -- name: periods
--- Numbered by their start, invoices must be those of periods 0, 1, 2, … as computed from the subscription's start.
-SELECT s.id AS subscription, s.next_period AS periods, COUNT(i.period_start) AS invoices,
-       MIN(CASE
-         WHEN i.period_start <> CASE s.interval_unit
-           WHEN 1 THEN s.start_date + INTERVAL i.k * s.interval_count DAY
-           WHEN 2 THEN s.start_date + INTERVAL i.k * s.interval_count WEEK
-           WHEN 3 THEN s.start_date + INTERVAL i.k * s.interval_count MONTH
-           ELSE s.start_date + INTERVAL i.k * s.interval_count YEAR END
-           OR i.period_end <> CASE s.interval_unit
-           WHEN 1 THEN s.start_date + INTERVAL (i.k + 1) * s.interval_count DAY
-           WHEN 2 THEN s.start_date + INTERVAL (i.k + 1) * s.interval_count WEEK
-           WHEN 3 THEN s.start_date + INTERVAL (i.k + 1) * s.interval_count MONTH
-           ELSE s.start_date + INTERVAL (i.k + 1) * s.interval_count YEAR END
-         THEN i.period_start END) AS first_wrong_period
-FROM subscription AS s
-LEFT JOIN (
-  SELECT subscription_id, period_start, period_end,
-         ROW_NUMBER() OVER (PARTITION BY subscription_id ORDER BY period_start) - 1 AS k
+-- Numbered by their start, invoices must be those of the periods of the subscription's spans, in order: terms it had before
+-- (sql/schema/0004_billing.sql), then those in force. A period is computed from its span's start.
+WITH span AS (
+  SELECT subscription_id, start_date, anchor_day, interval_unit, interval_count, first_period, CAST(next_period AS SIGNED) - first_period AS n,
+         period_start
+  FROM subscription_span
+  WHERE shard_id = %(shard)s
+  UNION ALL
+  SELECT id, start_date, anchor_day, interval_unit, interval_count, first_period, CAST(next_period AS SIGNED) - first_period, '9999-12-31'
+  FROM subscription
+  WHERE shard_id = %(shard)s),
+numbered AS (
+  SELECT *, SUM(n) OVER (PARTITION BY subscription_id ORDER BY period_start ROWS UNBOUNDED PRECEDING) - n AS before_it FROM span),
+invoiced AS (
+  SELECT subscription_id, period_start, period_end, ROW_NUMBER() OVER (PARTITION BY subscription_id ORDER BY period_start) - 1 AS k
   FROM invoice
-  WHERE shard_id = %(shard)s AND charge_type = 1) AS i ON i.subscription_id = s.id
-WHERE s.shard_id = %(shard)s
-GROUP BY s.id
-HAVING invoices <> periods OR first_wrong_period IS NOT NULL
+  WHERE shard_id = %(shard)s AND charge_type = 1),
+counted AS (
+  SELECT i.subscription_id, i.period_start, i.period_end, s.interval_unit AS unit, s.start_date,
+         (s.first_period + i.k - s.before_it) * s.interval_count AS steps, s.interval_count AS step,
+         COALESCE(s.anchor_day, DAY(s.start_date)) AS anchor,
+         s.start_date - INTERVAL DAY(s.start_date) - 1 DAY AS month, IF(s.interval_unit = 4, 12, 1) AS months
+  FROM invoiced AS i
+  LEFT JOIN numbered AS s ON s.subscription_id = i.subscription_id AND i.k >= s.before_it AND i.k < s.before_it + s.n),
+edges AS (
+  SELECT subscription_id, period_start, period_end, unit, anchor, start_date, steps, step,
+         month + INTERVAL steps * months MONTH AS month, month + INTERVAL (steps + step) * months MONTH AS month_after
+  FROM counted),
+judged AS (
+  SELECT subscription_id, period_start,
+         period_start <> CASE unit
+           WHEN 1 THEN start_date + INTERVAL steps DAY
+           WHEN 2 THEN start_date + INTERVAL steps WEEK
+           ELSE month + INTERVAL LEAST(anchor, DAY(LAST_DAY(month))) - 1 DAY END
+         OR period_end <> CASE unit
+           WHEN 1 THEN start_date + INTERVAL steps + step DAY
+           WHEN 2 THEN start_date + INTERVAL steps + step WEEK
+           ELSE month_after + INTERVAL LEAST(anchor, DAY(LAST_DAY(month_after))) - 1 DAY END AS wrong
+  FROM edges)
+SELECT w.subscription_id AS subscription, w.periods, COALESCE(f.invoices, 0) AS invoices, f.first_wrong_period
+FROM (SELECT subscription_id, SUM(n) AS periods FROM span GROUP BY subscription_id) AS w
+LEFT JOIN (
+  SELECT subscription_id, COUNT(*) AS invoices, MIN(IF(wrong, period_start, NULL)) AS first_wrong_period
+  FROM judged
+  GROUP BY subscription_id) AS f ON f.subscription_id = w.subscription_id
+WHERE COALESCE(f.invoices, 0) <> w.periods OR f.first_wrong_period IS NOT NULL
 
 -- name: schedules
 -- For the rule `next_invoice`, whose time zones only Python knows.
-SELECT id, interval_unit, interval_count, start_date, time_zone, status, next_period, next_invoice_at
+SELECT id, interval_unit, interval_count, start_date, time_zone, status, next_period, next_invoice_at, anchor_day,
+       held_since IS NOT NULL
 FROM subscription
 WHERE shard_id = %(shard)s
 
@@ -91,7 +119,7 @@ LEFT JOIN (
   WHERE shard_id = %(shard)s
   GROUP BY invoice_id) AS j ON j.invoice_id = i.id
 WHERE i.shard_id = %(shard)s
-  AND (COALESCE(j.jobs, 0) <> 1
+  AND (j.jobs > 1 OR (j.jobs IS NULL AND i.status = 1)
        OR (j.subscription_id, j.amount, j.currency) <> (i.subscription_id, i.amount, i.currency))
 
 -- name: job_invoice
@@ -113,16 +141,31 @@ LEFT JOIN subscription AS s ON s.shard_id = i.shard_id AND s.id = i.subscription
 WHERE i.shard_id = %(shard)s
   AND (COALESCE(e.entries, 0) <> 1
        OR (e.debit, e.amount, e.currency) <> (CONCAT('receivable:', i.subscription_id), i.amount, i.currency)
-       OR e.credit <> CONCAT('revenue:', s.service))
+       OR e.credit <> CONCAT('revenue:', s.service) AND NOT EXISTS (
+            SELECT 1
+            FROM subscription_span AS p
+            WHERE p.shard_id = i.shard_id AND p.subscription_id = i.subscription_id AND e.credit = CONCAT('revenue:', p.service)))
 
 -- name: payment_success
+WITH job AS (
+  SELECT id, invoice_id, amount, currency, idempotency_key FROM billing_job WHERE shard_id = %(shard)s
+  UNION ALL
+  SELECT first.job_id, i.id, i.amount, i.currency, i.job_key
+  FROM (
+    SELECT id, amount, currency, UNHEX(SHA2(CONCAT(subscription_id, '|', period_start, '|', charge_type), 256)) AS job_key
+    FROM invoice
+    WHERE shard_id = %(shard)s AND status <> 1) AS i
+  LEFT JOIN billing_job AS kept ON kept.shard_id = %(shard)s AND kept.idempotency_key = i.job_key
+  JOIN payment_attempt AS first
+    ON first.shard_id = %(shard)s AND first.idempotency_key = UNHEX(SHA2(CONCAT(i.job_key, 1), 256))
+  WHERE kept.id IS NULL)
 SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status,
        COALESCE(a.successes, 0) AS succeeded_attempts
 FROM invoice AS i
 LEFT JOIN (
   SELECT j.invoice_id, COUNT(*) AS successes
   FROM payment_attempt AS t
-  JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+  JOIN job AS j ON j.id = t.job_id
   WHERE t.shard_id = %(shard)s AND t.outcome = 1
   GROUP BY j.invoice_id) AS a ON a.invoice_id = i.id
 WHERE i.shard_id = %(shard)s
@@ -130,6 +173,18 @@ WHERE i.shard_id = %(shard)s
 
 -- name: payment_entry
 -- One payment more than were reversed. Providers and accounts sort alike, so the first and the last stand for all.
+WITH job AS (
+  SELECT id, invoice_id, amount, currency, idempotency_key FROM billing_job WHERE shard_id = %(shard)s
+  UNION ALL
+  SELECT first.job_id, i.id, i.amount, i.currency, i.job_key
+  FROM (
+    SELECT id, amount, currency, UNHEX(SHA2(CONCAT(subscription_id, '|', period_start, '|', charge_type), 256)) AS job_key
+    FROM invoice
+    WHERE shard_id = %(shard)s AND status <> 1) AS i
+  LEFT JOIN billing_job AS kept ON kept.shard_id = %(shard)s AND kept.idempotency_key = i.job_key
+  JOIN payment_attempt AS first
+    ON first.shard_id = %(shard)s AND first.idempotency_key = UNHEX(SHA2(CONCAT(i.job_key, 1), 256))
+  WHERE kept.id IS NULL)
 SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status, COALESCE(e.entries, 0) AS entries,
        e.first_entry
 FROM invoice AS i
@@ -144,7 +199,7 @@ LEFT JOIN (
 LEFT JOIN (
   SELECT j.invoice_id, MIN(t.provider) AS first_provider, MAX(t.provider) AS last_provider
   FROM payment_attempt AS t
-  JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+  JOIN job AS j ON j.id = t.job_id
   WHERE t.shard_id = %(shard)s AND t.outcome IN (1, 6)
   GROUP BY j.invoice_id) AS a ON a.invoice_id = i.id
 WHERE i.shard_id = %(shard)s
@@ -202,11 +257,28 @@ WHERE r.shard_id = %(shard)s
        OR (back.kind, back.invoice_id, back.amount, back.currency, back.debit_account, back.credit_account)
           <> (6, r.invoice_id, r.amount, r.currency, CONCAT('clearing:', r.provider), CONCAT('refunds:', r.service)))
 
+-- name: write_off_entry
+-- The service is the one that the invoice was issued for.
+SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status, COALESCE(e.entries, 0) AS entries, e.first_entry
+FROM invoice AS i
+LEFT JOIN (
+  SELECT invoice_id, SUM(kind = 3) AS entries, MIN(IF(kind = 3, id, NULL)) AS first_entry,
+         MIN(IF(kind = 3, debit_account, NULL)) AS debit, MIN(IF(kind = 3, credit_account, NULL)) AS credit,
+         MIN(IF(kind = 3, amount, NULL)) AS amount, MIN(IF(kind = 3, currency, NULL)) AS currency,
+         MIN(IF(kind = 1, credit_account, NULL)) AS issued
+  FROM ledger_entry
+  WHERE shard_id = %(shard)s AND kind IN (1, 3)
+  GROUP BY invoice_id) AS e ON e.invoice_id = i.id
+WHERE i.shard_id = %(shard)s
+  AND (COALESCE(e.entries, 0) <> (i.status = 4)
+       OR (e.debit, e.credit, e.amount, e.currency)
+          <> (REPLACE(e.issued, 'revenue:', 'bad-debt:'), CONCAT('receivable:', i.subscription_id), i.amount, i.currency))
+
 -- name: entry_invoice
 SELECT e.id AS entry, e.kind, e.invoice_id AS invoice
 FROM ledger_entry AS e
 LEFT JOIN invoice AS i ON i.shard_id = e.shard_id AND i.id = e.invoice_id
-WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2, 4, 5, 6) AND i.id IS NULL
+WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2, 3, 4, 5, 6) AND i.id IS NULL
 
 -- name: balances
 -- Debits less credits of each sort of account, for the rule `ledger_zero`.
@@ -288,7 +360,7 @@ SELECT j.id AS job, i.id AS invoice, j.status AS job_status, i.status AS invoice
 FROM billing_job AS j
 JOIN invoice AS i ON i.shard_id = j.shard_id AND i.id = j.invoice_id
 WHERE j.shard_id = %(shard)s
-  AND (j.lane > 201 OR j.status > 5 OR i.status <> CASE j.status WHEN 2 THEN 2 WHEN 3 THEN 3 ELSE 1 END)
+  AND (j.lane > 201 OR j.status > 5 OR i.status NOT IN (CASE j.status WHEN 2 THEN 2 WHEN 3 THEN 3 ELSE 1 END, IF(j.status = 3, 4, 0)))
 
 -- name: leases
 SELECT id AS job, invoice_id AS invoice, due_at AS lease_ended, lease_token <> 0 AS has_token
@@ -297,9 +369,21 @@ WHERE shard_id = %(shard)s AND status = 1
   AND (due_at < NOW(6) - INTERVAL %(margin_seconds)s SECOND OR lease_token = 0 OR attempt_open = 0)
 
 -- name: attempt_job
+WITH job AS (
+  SELECT id, invoice_id, amount, currency, idempotency_key FROM billing_job WHERE shard_id = %(shard)s
+  UNION ALL
+  SELECT first.job_id, i.id, i.amount, i.currency, i.job_key
+  FROM (
+    SELECT id, amount, currency, UNHEX(SHA2(CONCAT(subscription_id, '|', period_start, '|', charge_type), 256)) AS job_key
+    FROM invoice
+    WHERE shard_id = %(shard)s AND status <> 1) AS i
+  LEFT JOIN billing_job AS kept ON kept.shard_id = %(shard)s AND kept.idempotency_key = i.job_key
+  JOIN payment_attempt AS first
+    ON first.shard_id = %(shard)s AND first.idempotency_key = UNHEX(SHA2(CONCAT(i.job_key, 1), 256))
+  WHERE kept.id IS NULL)
 SELECT t.job_id AS job, t.attempt_no AS attempt, t.amount, t.currency
 FROM payment_attempt AS t
-LEFT JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+LEFT JOIN job AS j ON j.id = t.job_id
 WHERE t.shard_id = %(shard)s AND (j.id IS NULL OR (t.amount, t.currency) <> (j.amount, j.currency))
 
 -- name: attempt_numbers
@@ -312,14 +396,21 @@ LEFT JOIN (
   GROUP BY job_id) AS t ON t.job_id = j.id
 WHERE j.shard_id = %(shard)s
   AND (COALESCE(t.attempts, 0) <> j.attempt_no OR t.lowest <> 1 OR t.highest <> j.attempt_no)
+UNION ALL
+SELECT t.job_id, NULL, MAX(t.attempt_no), COUNT(*)
+FROM payment_attempt AS t
+LEFT JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+WHERE t.shard_id = %(shard)s AND j.id IS NULL
+GROUP BY t.job_id
+HAVING MAX(t.attempt_no) <> COUNT(*)
 
 -- name: open_attempts
 -- Unknown (0) and pending (5) outcomes belong to the one open attempt of an unfinished job; and an open attempt has no other outcome.
 SELECT j.id AS job, j.invoice_id AS invoice, j.status AS job_status, t.attempt_no AS attempt, t.outcome, j.attempt_open
 FROM payment_attempt AS t
-JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+LEFT JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
 WHERE t.shard_id = %(shard)s
-  AND (t.outcome IN (0, 5)) <> (j.attempt_open = 1 AND t.attempt_no = j.attempt_no AND j.status NOT IN (2, 3))
+  AND (t.outcome IN (0, 5)) <> COALESCE(j.attempt_open = 1 AND t.attempt_no = j.attempt_no AND j.status NOT IN (2, 3), FALSE)
 
 -- name: job_keys
 SELECT j.id AS job, i.id AS invoice
@@ -329,14 +420,26 @@ WHERE j.shard_id = %(shard)s
   AND j.idempotency_key <> UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256))
 
 -- name: attempt_keys
+WITH job AS (
+  SELECT id, invoice_id, amount, currency, idempotency_key FROM billing_job WHERE shard_id = %(shard)s
+  UNION ALL
+  SELECT first.job_id, i.id, i.amount, i.currency, i.job_key
+  FROM (
+    SELECT id, amount, currency, UNHEX(SHA2(CONCAT(subscription_id, '|', period_start, '|', charge_type), 256)) AS job_key
+    FROM invoice
+    WHERE shard_id = %(shard)s AND status <> 1) AS i
+  LEFT JOIN billing_job AS kept ON kept.shard_id = %(shard)s AND kept.idempotency_key = i.job_key
+  JOIN payment_attempt AS first
+    ON first.shard_id = %(shard)s AND first.idempotency_key = UNHEX(SHA2(CONCAT(i.job_key, 1), 256))
+  WHERE kept.id IS NULL)
 SELECT t.job_id AS job, t.attempt_no AS attempt
 FROM payment_attempt AS t
-JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+JOIN job AS j ON j.id = t.job_id
 WHERE t.shard_id = %(shard)s
   AND t.idempotency_key <> UNHEX(SHA2(CONCAT(j.idempotency_key, t.attempt_no), 256))
 
 -- name: entry_keys
--- Of an issue by the invoice's period, of a payment and its reversal by an attempt, of a refund by the refund.
+-- Of an issue or a write-off by the invoice's period, of a payment and its reversal by an attempt, of a refund by the refund.
 SELECT e.id AS entry, e.kind, i.id AS invoice
 FROM ledger_entry AS e
 JOIN invoice AS i ON i.shard_id = e.shard_id AND i.id = e.invoice_id
@@ -351,16 +454,28 @@ LEFT JOIN (
   JOIN (SELECT 5 AS kind, 'refunded' AS fact UNION ALL SELECT 6, 'refund failed') AS f
   WHERE r.shard_id = %(shard)s) AS known
   ON known.kind = e.kind AND known.idempotency_key = e.idempotency_key
-WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2, 4, 5, 6)
-  AND IF(e.kind = 1,
+WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2, 3, 4, 5, 6)
+  AND IF(e.kind IN (1, 3),
          e.idempotency_key <> UNHEX(SHA2(CONCAT(
-           UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256)), 'issued'), 256)),
+           UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256)), IF(e.kind = 1, 'issued', 'written off')), 256)),
          known.kind IS NULL)
 
 -- name: attempts
 -- For the comparison with the provider's list, in the order of our references.
+WITH job AS (
+  SELECT id, invoice_id, amount, currency, idempotency_key FROM billing_job WHERE shard_id = %(shard)s
+  UNION ALL
+  SELECT first.job_id, i.id, i.amount, i.currency, i.job_key
+  FROM (
+    SELECT id, amount, currency, UNHEX(SHA2(CONCAT(subscription_id, '|', period_start, '|', charge_type), 256)) AS job_key
+    FROM invoice
+    WHERE shard_id = %(shard)s AND status <> 1) AS i
+  LEFT JOIN billing_job AS kept ON kept.shard_id = %(shard)s AND kept.idempotency_key = i.job_key
+  JOIN payment_attempt AS first
+    ON first.shard_id = %(shard)s AND first.idempotency_key = UNHEX(SHA2(CONCAT(i.job_key, 1), 256))
+  WHERE kept.id IS NULL)
 SELECT j.invoice_id, t.attempt_no, t.provider_ref, t.amount, t.currency, t.outcome, t.finished_at
 FROM payment_attempt AS t
-JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
+JOIN job AS j ON j.id = t.job_id
 WHERE t.shard_id = %(shard)s AND t.provider = %(provider)s
 ORDER BY j.invoice_id, t.attempt_no

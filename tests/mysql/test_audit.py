@@ -212,6 +212,18 @@ def _expired_lease(world: World) -> None:
     world.change("new", "UPDATE billing_job SET due_at = NOW(6) - INTERVAL 1 HOUR WHERE id = %(job)s")
 
 
+def _other_bad_debt(world: World) -> None:
+    """Written off as another service's debt."""
+    world.change("lost", "UPDATE invoice SET status = 4" + _INVOICE)
+    world.change(
+        "lost",
+        "INSERT INTO ledger_entry SELECT %(shard)s, q.next_value, 'bad-debt:x', 'receivable:lost', j.amount, j.currency, 3,"
+        " j.invoice_id, UNHEX(SHA2(CONCAT(j.idempotency_key, 'written off'), 256)), NOW(6) FROM shard_sequence q JOIN billing_job j"
+        " ON j.shard_id = q.shard_id AND j.id = %(job)s WHERE q.shard_id = %(shard)s AND q.name = 'ledger'",
+    )
+    world.change("lost", _NEXT.format(1), counter="ledger")
+
+
 def _changed(name: str, statement: str) -> Callable[[World], None]:
     return lambda world: world.change(name, statement)
 
@@ -261,6 +273,7 @@ BREAKS: list[tuple[str, str, Callable[[World], None]]] = [
         "other provider",
         _changed("paid", "UPDATE ledger_entry SET debit_account = 'clearing:x'" + _ENTRY + " AND kind = 2"),
     ),
+    ("write_off_entry", "another service's", _other_bad_debt),
     ("entry_invoice", "invoice unknown", _booked("paid", "clearing:http", "revenue:video", 2)),
     ("ledger_zero", "other account", _booked("paid", "cash:x", "revenue:video", 9)),
     ("receivable", "owes more", _booked("paid", "receivable:paid", "revenue:video", 9)),

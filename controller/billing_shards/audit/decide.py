@@ -12,7 +12,7 @@ from billing_shards.audit.model import REVERSED, SUCCEEDED, UNDECIDED, Attempt, 
 from billing_shards.billing.periods import begins_at, first_day
 from billing_shards.shards.model import Owner, OwnerState
 
-LEDGER_SORTS = ("receivable", "revenue", "refunds", "clearing")
+LEDGER_SORTS = ("receivable", "revenue", "refunds", "clearing", "bad-debt")
 
 
 def compare(
@@ -110,7 +110,8 @@ def wrong_schedule(shard: int, schedule: Schedule) -> Offender | None:
     """A subscription whose next invoice is not due just when its next period begins, or that has one though it has ended."""
     due = None
     if schedule.active:
-        due = begins_at(first_day(schedule.start, schedule.interval, schedule.next_period), schedule.time_zone)
+        day = first_day(schedule.start, schedule.interval, schedule.next_period, schedule.anchor_day)
+        due = begins_at(day, schedule.time_zone)
     if schedule.next_invoice_at == due:
         return None
     where = {"subscription": schedule.subscription, "next_invoice_at": schedule.next_invoice_at, "wanted": due}

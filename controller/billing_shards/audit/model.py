@@ -60,7 +60,8 @@ class Schedule:
     start: date
     time_zone: str
     active: bool
-    """Neither suspended nor canceled."""
+    """Neither suspended, canceled nor held."""
+    anchor_day: int | None = None
     next_period: int
     next_invoice_at: datetime | None
 

@@ -52,7 +52,8 @@ def schedules(connection: Connection, shard: int) -> Iterator[Schedule]:
             interval=Interval(unit=Unit(row[1]), count=row[2]),
             start=row[3],
             time_zone=row[4],
-            active=row[5] in _ACTIVE,
+            active=row[5] in _ACTIVE and not row[9],
+            anchor_day=row[8],
             next_period=row[6],
             next_invoice_at=row[7],
         )
