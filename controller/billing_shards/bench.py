@@ -105,6 +105,11 @@ class Claimers:
         return [sum(self._counts[gateway :: self._gateways]) for gateway in range(self._gateways)]
 
     @property
+    def pids(self) -> list[int]:
+        """Their process ids."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
+    @property
     def alive(self) -> bool:
         """Whether all of them still run."""
         return all(worker.is_alive() for worker in self._workers)

@@ -56,7 +56,7 @@ def median_rate(rounds: Iterable[Round]) -> float:
 
 
 def cpu_per_job(rounds: Iterable[Round]) -> float:
-    """CPU seconds of clients and server together for a job: with all cores busy, what the rate comes from, whoever else is busy."""
+    """CPU seconds of clients and server together for a job: what the rate comes from, and no neighbour changes it much."""
     return statistics.median((one.clients + one.server) / one.jobs for one in rounds)
 
 
