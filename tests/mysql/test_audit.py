@@ -218,8 +218,8 @@ def _other_bad_debt(world: World) -> None:
     world.change(
         "lost",
         "INSERT INTO ledger_entry SELECT %(shard)s, q.next_value, 'bad-debt:x', 'receivable:lost', j.amount, j.currency, 3,"
-        " j.invoice_id, UNHEX(SHA2(CONCAT(j.idempotency_key, 'written off'), 256)), NOW(6) FROM shard_sequence q JOIN billing_job j"
-        " ON j.shard_id = q.shard_id AND j.id = %(job)s WHERE q.shard_id = %(shard)s AND q.name = 'ledger'",
+        " j.invoice_id, UNHEX(SHA2(CONCAT(j.idempotency_key, 'written off'), 256)), NOW(6) FROM shard_sequence q"
+        " JOIN billing_job j ON j.shard_id = q.shard_id AND j.id = %(job)s WHERE q.shard_id = %(shard)s AND q.name = 'ledger'",
     )
     world.change("lost", _NEXT.format(1), counter="ledger")
 

@@ -80,6 +80,14 @@ def parse_row(line: int, cells: Sequence[str]) -> Subscription | list[Problem]:
     return problems or _with_history(line, values)
 
 
+def parse_cell(field: str, text: str, *, like: str | None = None) -> Any:
+    """One value as a file's column `like` (by default `field`) would have it; not for amounts. Raises `InvalidInput`."""
+    problem = _encoding_problem(text)
+    if problem is not None:
+        raise InvalidInput(field, problem)
+    return {**_PARSERS, **_OPTIONAL}[like or field](field, text)
+
+
 def _with_history(line: int, values: dict[str, Any]) -> Subscription | list[Problem]:
     """The optional columns, which mean something only beside the others."""
     billed_until, anchor_day = values.pop("billed_until", None), values.pop("anchor_day", None)
