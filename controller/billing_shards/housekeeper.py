@@ -103,7 +103,7 @@ def chores(spec: ShardSetSpec, router: ShardRouter) -> list[Chore]:
         Chore(
             name="purge_jobs",
             seconds=purge.SECONDS,
-            step=partial(purge.purge, router, spec.claimer.finished_jobs_retention_seconds),
+            step=purge.Purge(router, spec.claimer.finished_jobs_retention_seconds).step,
         ),
     ]
 

@@ -51,6 +51,9 @@ SELECT id, lane, status, due_at, attempt_no, attempt_open, checks, lost_leases, 
 FROM billing_job
 WHERE shard_id = %(shard)s AND idempotency_key = %(key)s
 
+-- name: job_of_attempt
+SELECT job_id FROM payment_attempt WHERE shard_id = %(shard)s AND idempotency_key = %(key)s
+
 -- name: attempts
 SELECT attempt_no, provider, provider_ref, amount, currency, outcome, code, created_at, finished_at
 FROM payment_attempt

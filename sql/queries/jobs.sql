@@ -132,12 +132,13 @@ GROUP BY shard_id, lane
 HAVING MIN(due_at) < NOW(6) - INTERVAL %(retention_seconds)s SECOND
 
 -- name: purgeable
--- The oldest first, by the claim index. One that is locked (somebody looks into it) or whose invoice is not final is left.
-SELECT j.id
+-- The next ones by the claim index, and whether each may be deleted. One that is locked (somebody looks into it) is left.
+SELECT j.id, j.due_at, i.status IN (2, 4) AND j.attempt_open = 0
 FROM billing_job AS j FORCE INDEX (claim)
 STRAIGHT_JOIN invoice AS i ON i.shard_id = j.shard_id AND i.id = j.invoice_id
 WHERE j.shard_id = %(shard)s AND j.lane = %(lane)s AND j.status = %(status)s
-  AND j.due_at < NOW(6) - INTERVAL %(retention_seconds)s SECOND AND i.status <> 1 AND j.attempt_open = 0
+  AND (j.due_at > %(finished_at)s OR (j.due_at = %(finished_at)s AND j.id > %(job)s))
+  AND j.due_at < NOW(6) - INTERVAL %(retention_seconds)s SECOND
 ORDER BY j.due_at, j.id
 LIMIT %(limit)s
 FOR UPDATE OF j SKIP LOCKED
@@ -146,3 +147,54 @@ FOR UPDATE OF j SKIP LOCKED
 -- By primary key whatever the table's size: on a small one, or for a long list, the optimizer would read and lock all of it.
 DELETE /*+ INDEX(billing_job PRIMARY) */ FROM billing_job
 WHERE shard_id = %(shard)s AND id IN %(ids)s AND status IN (2, 3)
+
+-- name: lock_job
+-- Job first, then invoice: the order of settlement.
+SELECT j.lane, j.status, j.attempt_open, j.subscription_id, j.invoice_id, i.status
+FROM billing_job AS j FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN invoice AS i FORCE INDEX (PRIMARY) ON i.shard_id = j.shard_id AND i.id = j.invoice_id
+WHERE j.shard_id = %(shard)s AND j.id = %(job)s
+FOR UPDATE
+
+-- name: change_job
+-- Looks at an open attempt, and lost workers, are counted anew. A lease that is taken back leaves no token: its worker, should it
+-- live, finds nothing to finish.
+UPDATE billing_job FORCE INDEX (PRIMARY)
+SET status = %(status)s, lane = %(lane)s, due_at = IF(%(due_now)s, NOW(6), due_at), checks = 0, lost_leases = 0,
+    lease_token = IF(%(drop_lease)s, 0, lease_token), updated_at = NOW(6)
+WHERE shard_id = %(shard)s AND id = %(job)s
+
+-- name: reopen_uncollectible
+UPDATE invoice FORCE INDEX (PRIMARY) SET status = 1 WHERE shard_id = %(shard)s AND id = %(invoice)s AND status = 3
+
+-- name: list_jobs
+-- The first ones of each part of the claim index, however many wait behind them; then the first of these.
+SELECT j.shard_id, j.id, j.lane, j.status, j.due_at, j.subscription_id, j.invoice_id, j.amount, j.currency, j.attempt_no,
+       j.attempt_open, j.checks, j.lost_leases, j.grace_until, j.updated_at, NOW(6) AS now
+FROM (SELECT DISTINCT shard_id, lane, status FROM billing_job WHERE shard_id IN %(shards)s) AS part
+STRAIGHT_JOIN LATERAL (
+  SELECT *
+  FROM billing_job FORCE INDEX (claim)
+  WHERE shard_id = part.shard_id AND lane = part.lane AND status = part.status
+  ORDER BY due_at, id
+  LIMIT %(limit)s) AS j
+WHERE part.lane IN %(lanes)s AND part.status IN %(statuses)s
+ORDER BY j.due_at, j.shard_id, j.id
+LIMIT %(limit)s
+
+-- name: job_by_id
+SELECT shard_id, id, lane, status, due_at, subscription_id, invoice_id, amount, currency, attempt_no, attempt_open, checks,
+       lost_leases, grace_until, updated_at, NOW(6) AS now
+FROM billing_job
+WHERE shard_id = %(shard)s AND id = %(job)s
+
+-- name: jobs_by_key
+SELECT shard_id, id, lane, status, due_at, subscription_id, invoice_id, amount, currency, attempt_no, attempt_open, checks,
+       lost_leases, grace_until, updated_at, NOW(6) AS now
+FROM billing_job
+WHERE shard_id = %(shard)s AND idempotency_key IN %(keys)s AND lane IN %(lanes)s AND status IN %(statuses)s
+ORDER BY due_at, id
+LIMIT %(limit)s
+
+-- name: periods_of_subscription
+SELECT period_start, charge_type FROM invoice WHERE shard_id = %(shard)s AND subscription_id = %(subscription)s

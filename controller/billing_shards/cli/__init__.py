@@ -16,9 +16,9 @@ from typing import Annotated
 import typer
 
 from billing_shards.cli.codes import TEXT, ExitCode, code_of
+from billing_shards.cli.jobs_commands import app as jobs_app
+from billing_shards.cli.options import PLAIN, JsonOption, ManifestOption
 from billing_shards.errors import BillingShardsError
-
-_plain = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "no_args_is_help": True}
 
 
 def _show_version(wanted: bool) -> None:
@@ -29,9 +29,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(name="billing-shards", help="Subscription billing on sharded MySQL.", epilog=TEXT, **_plain)  # type: ignore[arg-type]
-schema_app = typer.Typer(help="The tables of each database.", **_plain)  # type: ignore[arg-type]
-invoice_app = typer.Typer(help="Invoices.", **_plain)  # type: ignore[arg-type]
+app = typer.Typer(name="billing-shards", help="Subscription billing on sharded MySQL.", epilog=TEXT, **PLAIN)
+schema_app = typer.Typer(help="The tables of each database.", **PLAIN)
+invoice_app = typer.Typer(help="Invoices.", **PLAIN)
 
 
 @app.callback()
@@ -43,21 +43,8 @@ def _options(
 
 app.add_typer(schema_app, name="schema")
 app.add_typer(invoice_app, name="invoice")
+app.add_typer(jobs_app, name="jobs")
 
-ManifestOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--manifest",
-        envvar="BILLING_SHARDS_MANIFEST",
-        metavar="FILE",
-        help="A BillingShardSet and its Secrets as YAML. Left out: the folders mounted into a pod.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-ActorOption = Annotated[
-    str | None, typer.Option("--actor", metavar="NAME", help="Who does it, for the record. Left out: the system's user.")
-]
-ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")]
 DatabaseOption = Annotated[
     list[str] | None, typer.Option("--database", metavar="NAME", help="Only this database; may be given several times.")
 ]

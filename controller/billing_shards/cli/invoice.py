@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from billing_shards import acts
 from billing_shards.accounts import ledger
 from billing_shards.accounts.money import format_amount
 from billing_shards.cli import output
@@ -18,7 +19,7 @@ from billing_shards.cli.codes import ExitCode
 from billing_shards.cli.source import Source
 from billing_shards.db import queries
 from billing_shards.errors import InvalidInput, NotFound
-from billing_shards.jobs.model import Status, job_key
+from billing_shards.jobs.model import Status, attempt_key, job_key
 from billing_shards.payments.model import AttemptOutcome
 from billing_shards.shards.model import shard_of
 from billing_shards.shards.transactions import ShardRouter
@@ -68,6 +69,8 @@ class Facts:
     attempts: Sequence[Row]
     entries: Sequence[Row]
     events: Sequence[Row]
+    acts: Sequence[Row]
+    """Done by hand to the invoice or its job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +110,12 @@ def show(source: Source, text: str, *, as_json: bool) -> int:
     if as_json:
         output.print_json(document(facts))
     else:
-        _print(facts)
+        print_story(facts)
     return ExitCode.OK
 
 
 def read(router: ShardRouter, which: Which) -> Facts | None:
-    """All that is known of the invoice, by six queries whatever its story; None where there is no such invoice."""
+    """All that is known of the invoice, by eight queries whatever its story; None where there is no such invoice."""
     with router.read(which.shard) as connection:
         found = _rows(connection, _q.invoice if which.id is not None else _q.invoice_of_day, which.shard, _asked(which))
         if not found:
@@ -122,6 +125,8 @@ def read(router: ShardRouter, which: Which) -> Facts | None:
         key = job_key(subscription, invoice["period_start"], invoice["charge_type"])
         jobs = _rows(connection, _q.job, which.shard, {"key": key})
         job = jobs[0] if jobs else None
+        number = job["id"] if job else _job_of_first_attempt(connection, which.shard, key)
+        subjects = {f"invoice:{invoice['id']}", f"job:{number}"}
         account = {"account": "receivable:" + subscription, "invoice": invoice["id"]}
         of_subscription = {"subscription": subscription, "invoice": invoice["id"]}
         subscriptions = _rows(connection, _q.subscription, which.shard, of_subscription)
@@ -129,10 +134,17 @@ def read(router: ShardRouter, which: Which) -> Facts | None:
             invoice=invoice,
             subscription=subscriptions[0] if subscriptions else None,
             job=job,
-            attempts=_rows(connection, _q.attempts, which.shard, {"job": job["id"]}) if job else (),
+            attempts=_rows(connection, _q.attempts, which.shard, {"job": number}),
             entries=_rows(connection, _q.entries, which.shard, account),
             events=_rows(connection, _q.events, which.shard, of_subscription),
+            acts=[act for act in acts.of_subscription(connection, which.shard, subscription) if act["subject"] in subjects],
         )
+
+
+def _job_of_first_attempt(connection: Connection, shard: int, key: bytes) -> int | None:
+    """A finished job is deleted after a while; its attempts are found by the key of the first one."""
+    number: int | None = connection.exec_driver_sql(_q.job_of_attempt, {"shard": shard, "key": attempt_key(key, 1)}).scalar()
+    return number
 
 
 def _asked(which: Which) -> Row:
@@ -166,6 +178,9 @@ def _past(facts: Facts) -> Iterator[Happening]:
         sent = "not sent" if event["sent_at"] is None else f"sent {output.moment(event['sent_at'])}"
         yield Happening(at=event["created_at"], what=f"event {event['id']}", details=f"{event['type']} ({sent})")
 
+    for act in facts.acts:
+        yield Happening(at=act["created_at"], what=f"{act['act']} by {act['actor']}", details=act["reason"])
+
 
 def _outcome(attempt: Row) -> str:
     return AttemptOutcome(attempt["outcome"]).name.lower().replace("_", " ")
@@ -180,7 +195,8 @@ def _next(facts: Facts) -> Iterator[Happening]:
     """What the job waits for. It is later than all that happened, even where it is overdue."""
     job, now = facts.job, facts.invoice["now"]
     if job is None:
-        yield Happening(at=now, what="nothing", details="the invoice has no job: run the audit")
+        if facts.invoice["status"] == InvoiceStatus.OPEN:
+            yield Happening(at=now, what="nothing", details="the invoice has no job: run the audit")
         return
     due: datetime = job["due_at"]
     overdue = f", overdue for {output.age((now - due).total_seconds())}" if due < now else ""
@@ -211,6 +227,7 @@ def document(facts: Facts) -> dict[str, Any]:
         "attempts": [{**attempt, "outcome": AttemptOutcome(attempt["outcome"]).name.lower()} for attempt in facts.attempts],
         "ledger": [{**entry, "kind": _kind(entry["kind"])} for entry in facts.entries],
         "events": [dict(event) for event in facts.events],
+        "acts": [dict(act) for act in facts.acts],
     }
 
 
@@ -218,7 +235,8 @@ def _kind(kind: int) -> str:
     return ledger.Kind(kind).name.lower()
 
 
-def _print(facts: Facts) -> None:
+def print_story(facts: Facts) -> None:
+    """For a person."""
     invoice, subscription = facts.invoice, facts.subscription
     amount = format_amount(invoice["amount"], invoice["currency"])
     status = InvoiceStatus(invoice["status"]).name.lower()
