@@ -11,7 +11,7 @@ import json
 import re
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -92,7 +92,24 @@ class Rows:
         return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-_CONVERSIONS: dict[Any, Any] = {**pymysql.converters.conversions, Rows: lambda rows, _: rows.literal()}
+class Ids:
+    """Numbers for `IN %(ids)s`, at least one. PyMySQL would escape each by itself, which takes ten times as long."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self._ids = ids
+
+    def literal(self) -> str:
+        """The numbers in brackets."""
+        return f"({','.join(map(str, map(int, self._ids)))})"
+
+
+_CONVERSIONS: dict[Any, Any] = {
+    **pymysql.converters.conversions,
+    Rows: lambda rows, _: rows.literal(),
+    Ids: lambda ids, _: ids.literal(),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ WHERE shard_id IN %(shards)s AND status = 0
 GROUP BY shard_id, lane
 
 -- name: claim_candidates
-SELECT id, subscription_id, invoice_id, amount, currency, payment_method, idempotency_key, attempt_no, attempt_open, checks,
-       TIMESTAMPDIFF(SECOND, NOW(6), grace_until)
+-- As one text a row: PyMySQL takes two thirds longer over eleven columns. None is NULL, and none can hold a tab.
+SELECT CONCAT_WS('\t', id, subscription_id, invoice_id, amount, currency, payment_method, HEX(idempotency_key), attempt_no, attempt_open,
+                 checks, TIMESTAMPDIFF(SECOND, NOW(6), grace_until))
 FROM billing_job FORCE INDEX (claim)
 WHERE shard_id = %(shard)s AND lane = %(lane)s AND status = 0 AND due_at <= NOW(6)
 ORDER BY due_at, id
@@ -25,14 +26,11 @@ SET status = 1, lease_token = %(token)s, due_at = NOW(6) + INTERVAL %(lease_seco
 WHERE shard_id = %(shard)s AND id IN %(ids)s
 
 -- name: open_attempts
+-- From the jobs, which are marked already: nothing is sent that the database has. The key is that of jobs.model.attempt_key.
 INSERT INTO payment_attempt (shard_id, job_id, attempt_no, idempotency_key, provider, amount, currency, outcome, created_at)
-SELECT %(shard)s, r.job_id, r.attempt_no, UNHEX(r.idempotency_key), %(provider)s, r.amount, r.currency, 0, NOW(6)
-FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
-  job_id          BIGINT UNSIGNED PATH '$[0]',
-  attempt_no      SMALLINT        PATH '$[1]',
-  idempotency_key CHAR(64)        PATH '$[2]',
-  amount          BIGINT          PATH '$[3]',
-  currency        CHAR(3)         PATH '$[4]')) AS r
+SELECT shard_id, id, attempt_no, UNHEX(SHA2(CONCAT(idempotency_key, attempt_no), 256)), %(provider)s, amount, currency, 0, NOW(6)
+FROM billing_job FORCE INDEX (PRIMARY)
+WHERE shard_id = %(shard)s AND id IN %(ids)s
 
 -- name: open_already
 SELECT job_id, TIMESTAMPDIFF(MICROSECOND, created_at, NOW(6)) / 1e6, provider
@@ -61,6 +59,12 @@ FROM JSON_TABLE(%(held)s, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', token 
 STRAIGHT_JOIN billing_job AS j ON j.shard_id = %(shard)s AND j.id = h.id
 WHERE j.status = 1 AND j.lease_token = h.token
 FOR UPDATE OF j
+
+-- name: finish_paid
+-- The usual end, of the jobs of one claim. The token is the fence, as below.
+UPDATE billing_job FORCE INDEX (PRIMARY)
+SET status = 2, due_at = NOW(6), attempt_open = 0, checks = 0, lost_leases = 0, updated_at = NOW(6)
+WHERE shard_id = %(shard)s AND id IN %(ids)s AND status = 1 AND lease_token = %(token)s
 
 -- name: finish
 -- The token is the fence: a job whose lease was lost is not found, and the caller compares the number of rows.

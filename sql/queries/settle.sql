@@ -1,5 +1,36 @@
 -- What a batch of outcomes changes beside its jobs (sql/queries/jobs.sql) and the ledger. Each is by primary key.
 
+-- name: finish_paid_attempts
+UPDATE JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
+         job_id       BIGINT UNSIGNED PATH '$[0]',
+         attempt_no   SMALLINT UNSIGNED PATH '$[1]',
+         provider_ref VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin PATH '$[2]')) AS r
+STRAIGHT_JOIN payment_attempt AS a ON a.shard_id = %(shard)s AND a.job_id = r.job_id AND a.attempt_no = r.attempt_no
+SET a.outcome = 1, a.provider_ref = r.provider_ref, a.code = NULL, a.finished_at = NOW(6)
+
+-- name: book_payments
+-- What a provider took for us: clearing → receivable. Made from jobs and attempts, so that nothing is sent that the database has.
+-- Keyed by the attempt: the same fact is never booked twice. Kind 2 is accounts.ledger.Kind.PAYMENT_SUCCEEDED.
+INSERT INTO ledger_entry
+  (shard_id, id, debit_account, credit_account, amount, currency, kind, invoice_id, idempotency_key, created_at)
+SELECT j.shard_id, %(first)s - 1 + ROW_NUMBER() OVER (ORDER BY j.id), CONCAT('clearing:', a.provider),
+       CONCAT('receivable:', j.subscription_id), j.amount, j.currency, 2, j.invoice_id,
+       UNHEX(SHA2(CONCAT(a.idempotency_key, 'paid'), 256)), NOW(6)
+FROM billing_job AS j FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN payment_attempt AS a ON a.shard_id = j.shard_id AND a.job_id = j.id AND a.attempt_no = j.attempt_no
+WHERE j.shard_id = %(shard)s AND j.id IN %(ids)s
+
+-- name: tell_payments
+-- Their events, in the same order.
+INSERT INTO outbox (shard_id, id, type, subscription_id, payload, created_at)
+SELECT j.shard_id, %(first)s - 1 + ROW_NUMBER() OVER (ORDER BY j.id), 'payment.succeeded', j.subscription_id,
+       JSON_OBJECT('invoice', j.invoice_id, 'amount', j.amount, 'currency', j.currency, 'attempt', j.attempt_no,
+                   'provider_ref', a.provider_ref),
+       NOW(6)
+FROM billing_job AS j FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN payment_attempt AS a ON a.shard_id = j.shard_id AND a.job_id = j.id AND a.attempt_no = j.attempt_no
+WHERE j.shard_id = %(shard)s AND j.id IN %(ids)s
+
 -- name: finish_attempts
 UPDATE JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
          job_id       BIGINT UNSIGNED PATH '$[0]',

@@ -1,4 +1,5 @@
-"""The ledger: what each event that moves money books, and the one statement that books it.
+"""The ledger: what each event that moves money books, and the one statement that books it. Payments, by far the most, are booked
+where they are settled: sql/queries/settle.sql `book_payments`.
 
 An account is named `kind:owner`. Receivables, revenue and clearing are never rows that every payment would update: their balance
 is the sum of their entries.
@@ -53,19 +54,6 @@ def invoice_issued(*, invoice: int, subscription: str, service: str, amount: int
         kind=Kind.INVOICE_ISSUED,
         invoice=invoice,
         key=issued_key(job_key),
-    )
-
-
-def payment_succeeded(*, invoice: int, subscription: str, provider: str, amount: int, currency: str, attempt_key: bytes) -> Entry:
-    """What a provider took for us. Keyed by the attempt: an invoice whose payment was reversed is paid again by another one."""
-    return Entry(
-        debit="clearing:" + provider,
-        credit="receivable:" + subscription,
-        amount=amount,
-        currency=currency,
-        kind=Kind.PAYMENT_SUCCEEDED,
-        invoice=invoice,
-        key=_entry_key(attempt_key, b"paid"),
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import date
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Lane(int):
@@ -48,9 +48,11 @@ class Status(IntEnum):
     REVIEW = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A claimed job: what a worker needs to charge it, and the token it must show to finish it."""
+class Job(NamedTuple):
+    """A claimed job: what a worker needs to charge it, and the token it must show to finish it.
+
+    A tuple, because thousands are made a second: a frozen dataclass takes three times as long.
+    """
 
     shard: int
     id: int

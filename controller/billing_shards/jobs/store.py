@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from billing_shards import telemetry
-from billing_shards.db import Rows, queries
-from billing_shards.jobs.model import Job, Lane, Status, attempt_key
+from billing_shards.db import Ids, Rows, queries
+from billing_shards.jobs.model import Job, Lane, Status
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
 _q = queries("jobs")
@@ -86,64 +86,66 @@ def claim(router: ShardRouter, shard: int, lane: Lane, *, limit: int, lease_seco
     taken: list[Job] = []
 
     def body(transaction: ShardTransaction) -> list[Job]:
-        rows = transaction.read(_q.claim_candidates, {"lane": int(lane), "limit": limit})
+        found = transaction.read(_q.claim_candidates, {"lane": int(lane), "limit": limit})
+        rows = [row[0].split("\t") for row in found]
         taken[:] = []
         if rows:
-            ids = tuple(row[0] for row in rows)
-            mark = {"ids": ids, "token": token, "lease_seconds": lease_seconds}
+            ids = [int(row[0]) for row in rows]
+            mark = {"ids": Ids(ids), "token": token, "lease_seconds": lease_seconds}
             transaction.write(_q.claim, mark, table="billing_job", keys=[(job,) for job in ids])
             resumed = _open_already(transaction, rows)
             taken[:] = [_job(shard, lane, token, row, resumed.get(row[0], (0.0, provider))) for row in rows]
-            _open_attempts(transaction, [job for job in taken if not job.resumed])
+            _open_attempts(transaction, provider, [job for job in taken if not job.resumed])
         return taken
 
     def committed(connection: Connection) -> list[Job] | None:
-        ids = tuple(job.id for job in taken)
-        if not ids:
+        if not taken:
             return taken
-        found = connection.exec_driver_sql(_q.claimed, {"shard": shard, "ids": ids, "token": token}).scalar_one()
+        params = {"shard": shard, "ids": Ids(job.id for job in taken), "token": token}
+        found = connection.exec_driver_sql(_q.claimed, params).scalar_one()
         return taken if found else None
 
     with telemetry.BATCH_SECONDS.labels("claim").time():
         return router.run(shard, body, committed=committed)
 
 
-def _open_already(transaction: ShardTransaction, rows: Sequence[Sequence[Any]]) -> dict[int, tuple[float, str]]:
-    """Age and provider of the attempts that earlier claims opened, by job."""
-    open_attempts = tuple((row[0], row[7]) for row in rows if row[8])
+def _open_already(transaction: ShardTransaction, rows: Sequence[Sequence[str]]) -> dict[str, tuple[float, str]]:
+    """Age and provider of the attempts that earlier claims opened, by the job's id as `claim_candidates` has it."""
+    open_attempts = tuple((int(row[0]), int(row[7])) for row in rows if row[8] != "0")
     if not open_attempts:
         return {}
-    return {row[0]: (float(row[1]), row[2]) for row in transaction.read(_q.open_already, {"attempts": open_attempts})}
+    return {str(row[0]): (float(row[1]), row[2]) for row in transaction.read(_q.open_already, {"attempts": open_attempts})}
 
 
-def _job(shard: int, lane: Lane, token: int, row: Sequence[Any], attempt: tuple[float, str]) -> Job:
-    resumed = bool(row[8])
+def _job(shard: int, lane: Lane, token: int, row: Sequence[str], attempt: tuple[float, str]) -> Job:
+    id_, subscription, invoice, amount, currency, payment_method, key, attempt_no, attempt_open, checks, grace_seconds = row
+    resumed = attempt_open != "0"
     return Job(
         shard=shard,
-        id=row[0],
+        id=int(id_),
         lane=lane,
-        subscription=row[1],
-        invoice=row[2],
-        amount=row[3],
-        currency=row[4],
-        payment_method=row[5],
+        subscription=subscription,
+        invoice=int(invoice),
+        amount=int(amount),
+        currency=currency,
+        payment_method=payment_method,
         provider=attempt[1],
-        key=row[6],
-        attempt_no=row[7] if resumed else row[7] + 1,
-        checks=row[9],
+        key=bytes.fromhex(key),
+        attempt_no=int(attempt_no) if resumed else int(attempt_no) + 1,
+        checks=int(checks),
         resumed=resumed,
         attempt_age=attempt[0],
-        grace_seconds=row[10],
+        grace_seconds=int(grace_seconds),
         token=token,
     )
 
 
-def _open_attempts(transaction: ShardTransaction, jobs: Sequence[Job]) -> None:
+def _open_attempts(transaction: ShardTransaction, provider: str, jobs: Sequence[Job]) -> None:
     if not jobs:
         return
-    rows = [(j.id, j.attempt_no, attempt_key(j.key, j.attempt_no).hex(), j.amount, j.currency) for j in jobs]
-    params = {"provider": jobs[0].provider, "rows": Rows(rows)}  # all of one lane, and so of one provider
-    transaction.write(_q.open_attempts, params, table="payment_attempt", keys=[row[:2] for row in rows])
+    params = {"provider": provider, "ids": Ids(job.id for job in jobs)}
+    keys = [(job.id, job.attempt_no) for job in jobs]
+    transaction.write(_q.open_attempts, params, table="payment_attempt", keys=keys)
 
 
 def renew(router: ShardRouter, jobs: Iterable[Job], *, lease_seconds: int) -> int:

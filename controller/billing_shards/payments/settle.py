@@ -6,8 +6,8 @@ nothing of that job is written, and the rest of the batch is.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
@@ -15,8 +15,7 @@ import structlog
 from sqlalchemy import Connection
 
 from billing_shards import telemetry
-from billing_shards.accounts import ledger
-from billing_shards.db import Rows, queries
+from billing_shards.db import Ids, Rows, queries
 from billing_shards.jobs.model import Job, Status
 from billing_shards.jobs.store import held_rows
 from billing_shards.outbox import events
@@ -96,18 +95,50 @@ def _still_held(transaction: ShardTransaction, results: Sequence[Result]) -> lis
 def _write(transaction: ShardTransaction, settled: Sequence[Decided]) -> None:
     if not settled:
         return
-    _finish_jobs(transaction, settled)
-    _finish_attempts(transaction, [result for result, _ in settled])
-    paid = [result for result, decision in settled if isinstance(decision, Paid)]
-    _mark_paid(transaction, paid)
-    _mark_unpaid(transaction, [(r, d) for r, d in settled if isinstance(d, RetryAfter | AskCustomer | GiveUp)])
-    told = [event for result, decision in settled if (event := _event(result, decision)) is not None]
-    entries = [_payment(result.job) for result in paid]
-    counts = {name: n for name, n in (("event", len(told)), ("ledger", len(entries))) if n}
+    paid = [(result.job, decision) for result, decision in settled if isinstance(decision, Paid)]
+    others = [(result, decision) for result, decision in settled if not isinstance(decision, Paid)]
+    _finish_paid(transaction, paid)
+    _finish_others(transaction, others)
+    told = [event for result, decision in others if (event := _event(result, decision)) is not None]
+    counts = {name: n for name, n in (("event", len(paid) + len(told)), ("ledger", len(paid))) if n}
     if counts:
         first = transaction.take_many(counts)
-        ledger.book(transaction, first.get("ledger", 0), entries)
-        events.write(transaction, first.get("event", 0), told)
+        _book(transaction, first, [job for job, _ in paid])
+        events.write(transaction, first.get("event", 0) + len(paid), told)
+
+
+def _finish_paid(transaction: ShardTransaction, paid: Sequence[tuple[Job, Paid]]) -> None:
+    """The usual end, by statements that take little more than ids: jobs, attempts, invoices, subscriptions."""
+    by_token: defaultdict[int, list[int]] = defaultdict(list)
+    for job, _ in paid:
+        by_token[job.token].append(job.id)
+    for token, ids in by_token.items():
+        params = {"token": token, "ids": Ids(ids)}
+        if transaction.write(_q.finish_paid, params, table="billing_job", keys=[(job,) for job in ids]) != len(ids):
+            raise _LeaseLostError
+    if paid:
+        rows = [(job.id, job.attempt_no, decision.provider_ref) for job, decision in paid]
+        keys = [row[:2] for row in rows]
+        transaction.write(_s.finish_paid_attempts, {"rows": Rows(rows)}, table="payment_attempt", keys=keys)
+        _mark_paid(transaction, [job for job, _ in paid])
+
+
+def _book(transaction: ShardTransaction, first: Mapping[str, int], paid: Sequence[Job]) -> None:
+    """Ledger entry and event of each payment. `first` are numbers that the transaction took from its counters."""
+    if paid:
+        ids = [job.id for job in paid]
+        for query, table, counter in ((_s.book_payments, "ledger_entry", "ledger"), (_s.tell_payments, "outbox", "event")):
+            number = first[counter]
+            keys = [(key,) for key in range(number, number + len(ids))]
+            if transaction.write(query, {"ids": Ids(ids), "first": number}, table=table, keys=keys) != len(ids):
+                raise AssertionError(f"shard {transaction.shard}: {table} has no row for each of {len(ids)} payments")
+
+
+def _finish_others(transaction: ShardTransaction, others: Sequence[Decided]) -> None:
+    if others:
+        _finish_jobs(transaction, others)
+        _finish_attempts(transaction, [result for result, _ in others])
+        _mark_unpaid(transaction, [(r, d) for r, d in others if isinstance(d, RetryAfter | AskCustomer | GiveUp)])
 
 
 def _finish_jobs(transaction: ShardTransaction, settled: Sequence[Decided]) -> None:
@@ -121,8 +152,6 @@ def _finish_jobs(transaction: ShardTransaction, settled: Sequence[Decided]) -> N
 def _job_after(job: Job, decision: Decision) -> tuple[int, int, float, int, int]:
     """Status, lane, seconds until it is due, attempt open, checks."""
     match decision:
-        case Paid():
-            return Status.SUCCEEDED, job.lane, 0, 0, 0
         case RetryAfter():
             return Status.READY, job.lane.again, decision.seconds, 0, 0
         case CheckAfter():
@@ -133,6 +162,8 @@ def _job_after(job: Job, decision: Decision) -> tuple[int, int, float, int, int]
             return Status.FAILED, job.lane, 0, 0, 0
         case Review():
             return Status.REVIEW, job.lane.again, 0, 1, job.checks
+        case Paid():
+            raise AssertionError("a payment is finished by statements of its own")
         case _:
             assert_never(decision)
 
@@ -147,8 +178,6 @@ def _finish_attempts(transaction: ShardTransaction, results: Iterable[Result]) -
 def _attempt_after(outcome: Outcome) -> tuple[int, str | None, str | None, int] | None:
     """Outcome, provider's reference, code, finished or not; None where nothing was learnt."""
     match outcome:
-        case Succeeded():
-            return AttemptOutcome.SUCCEEDED, outcome.provider_ref, None, 1
         case Declined():
             return AttemptOutcome.DECLINED, outcome.provider_ref, outcome.code, 1
         case ActionRequired():
@@ -157,18 +186,18 @@ def _attempt_after(outcome: Outcome) -> tuple[int, str | None, str | None, int] 
             return AttemptOutcome.PENDING, outcome.provider_ref, None, 0
         case Unknown() | NotSent() | Unresolvable():
             return None
+        case Succeeded():
+            raise AssertionError("a payment is finished by statements of its own")
         case _:
             assert_never(outcome)
 
 
-def _mark_paid(transaction: ShardTransaction, paid: Sequence[Result]) -> None:
-    if not paid:
-        return
-    ids = tuple(result.job.invoice for result in paid)
-    found = transaction.write(_s.pay_invoices, {"ids": ids}, table="invoice", keys=[(invoice,) for invoice in ids])
+def _mark_paid(transaction: ShardTransaction, paid: Sequence[Job]) -> None:
+    ids = [job.invoice for job in paid]
+    found = transaction.write(_s.pay_invoices, {"ids": Ids(ids)}, table="invoice", keys=[(invoice,) for invoice in ids])
     if found != len(ids):
         raise AssertionError(f"shard {transaction.shard}: {len(ids) - found} of {len(ids)} paid invoices were not open")
-    recovered = tuple(result.job.subscription for result in paid if result.job.attempt_no > 1)
+    recovered = tuple(job.subscription for job in paid if job.attempt_no > 1)
     if recovered:
         keys = [(subscription,) for subscription in recovered]
         transaction.write(_s.recover_subscriptions, {"ids": recovered}, table="subscription", keys=keys)
@@ -188,17 +217,6 @@ def _mark_unpaid(transaction: ShardTransaction, unpaid: Sequence[Decided]) -> No
         transaction.write(_s.suspend_subscriptions, {"ids": subscriptions}, table="subscription", keys=keys)
 
 
-def _payment(job: Job) -> ledger.Entry:
-    return ledger.payment_succeeded(
-        invoice=job.invoice,
-        subscription=job.subscription,
-        provider=job.provider,
-        amount=job.amount,
-        currency=job.currency,
-        attempt_key=job.attempt_key,
-    )
-
-
 def _event(result: Result, decision: Decision) -> Event | None:
     job = result.job
     facts: dict[str, Any] = {
@@ -208,9 +226,6 @@ def _event(result: Result, decision: Decision) -> Event | None:
         "attempt": job.attempt_no,
     }
     match decision:
-        case Paid():
-            facts["provider_ref"] = decision.provider_ref
-            kind = "payment.succeeded"
         case RetryAfter():
             facts["code"], facts["retry_seconds"] = _code(result.outcome), round(decision.seconds)
             kind = "payment.failed"
@@ -223,8 +238,8 @@ def _event(result: Result, decision: Decision) -> Event | None:
         case Review():
             facts["reason"] = decision.reason
             kind = "payment.review"
-        case CheckAfter():
-            return None
+        case CheckAfter() | Paid():
+            return None  # a payment's event is written with its ledger entry
         case _:
             assert_never(decision)
     return Event(type=kind, subscription=job.subscription, payload=facts)
