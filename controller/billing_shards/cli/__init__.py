@@ -16,8 +16,10 @@ from typing import Annotated
 import typer
 
 from billing_shards.cli.codes import TEXT, ExitCode, code_of
+from billing_shards.cli.gateway_commands import app as gateway_app
 from billing_shards.cli.jobs_commands import app as jobs_app
 from billing_shards.cli.options import PLAIN, JsonOption, ManifestOption
+from billing_shards.cli.subscription_commands import app as subscription_app
 from billing_shards.errors import BillingShardsError
 
 
@@ -44,6 +46,8 @@ def _options(
 app.add_typer(schema_app, name="schema")
 app.add_typer(invoice_app, name="invoice")
 app.add_typer(jobs_app, name="jobs")
+app.add_typer(subscription_app, name="subscription")
+app.add_typer(gateway_app, name="gateway")
 
 DatabaseOption = Annotated[
     list[str] | None, typer.Option("--database", metavar="NAME", help="Only this database; may be given several times.")
