@@ -29,7 +29,7 @@ def _install(folder: Path) -> None:
 
 
 class NatsServer(BrokerServer):
-    """One NATS server; every acknowledged message is on disk."""
+    """One NATS server. What it acknowledged survives its death, but not the machine's: that is what replicas are for."""
 
     scheme = "nats"
     tls_scheme = "tls"
@@ -37,7 +37,7 @@ class NatsServer(BrokerServer):
     def _lay_out(self) -> None:
         options = {
             "listen": f"{HOST}:{self.port}",
-            "jetstream": {"store_dir": str(self.folder / "data"), "sync_interval": "always"},
+            "jetstream": {"store_dir": str(self.folder / "data")},
             "authorization": {"user": self.user, "password": self.password},
         }
         if self.tls:
