@@ -17,12 +17,14 @@ from functools import partial
 
 import structlog
 
-from billing_shards import process, telemetry
-from billing_shards.billing import scheduler
+from billing_shards import process, publishing, receiver, telemetry
+from billing_shards.billing import dunner, scheduler
 from billing_shards.errors import BillingShardsError
 from billing_shards.jobs import purge, store
 from billing_shards.jobs.lanes import Lanes
-from billing_shards.outbox import events
+from billing_shards.outbox import events, keeping
+from billing_shards.payments.refunds.pusher import RefundPusher
+from billing_shards.payments.webhooks.apply import Applier
 from billing_shards.settings import ProcessSettings, ShardSetSpec
 from billing_shards.shards.transactions import ShardRouter
 
@@ -30,6 +32,7 @@ _log = structlog.get_logger(__name__)
 
 _CONNECTIONS = 4  # to each database: chores wait for one another rather than crowd it
 _MEASURE_SECONDS = 5.0
+_PURGE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +97,24 @@ class Housekeeper:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def chores(spec: ShardSetSpec, router: ShardRouter) -> list[Chore]:
+def chores(spec: ShardSetSpec, router: ShardRouter, refunds: RefundPusher) -> list[Chore]:
     """Everything that a housekeeper does."""
     lanes = Lanes(spec)
+    webhooks = Applier(spec, router)
     return [
         Chore(name="schedule", seconds=1.0, step=partial(_schedule, spec, router, lanes), while_paused=False),
+        Chore(name="dunning", seconds=1.0, step=partial(_dun, spec, router), while_paused=False),
         Chore(name="measure", seconds=_MEASURE_SECONDS, step=partial(_measure, router, lanes)),
         Chore(
             name="purge_jobs",
             seconds=purge.SECONDS,
             step=purge.Purge(router, spec.claimer.finished_jobs_retention_seconds).step,
         ),
+        Chore(name="measure_events", seconds=_MEASURE_SECONDS, step=partial(keeping.measure, router)),
+        Chore(name="apply_webhooks", seconds=1.0, step=webhooks.apply),
+        Chore(name="purge_webhooks", seconds=60.0, step=webhooks.purge),
+        Chore(name="push_refunds", seconds=1.0, step=refunds.step, while_paused=False),
+        Chore(name="purge_events", seconds=_PURGE_SECONDS, step=partial(keeping.purge, router, spec.outbox)),
     ]
 
 
@@ -112,8 +122,22 @@ def _schedule(spec: ShardSetSpec, router: ShardRouter, lanes: Lanes, _: str, sha
     """One batch of each due shard."""
     due = scheduler.due_shards(router, shards)
     for shard in due:
-        count = scheduler.schedule_shard(router, shard, lanes=lanes, grace_seconds=spec.retry.grace_seconds)
+        count = scheduler.schedule_shard(
+            router,
+            shard,
+            lanes=lanes,
+            grace_seconds=spec.retry.grace_seconds,
+            missed_max=spec.billing.catch_up_periods_max,
+        )
         _log.info("invoices_issued", shard=shard, invoices=count)
+    return bool(due)
+
+
+def _dun(spec: ShardSetSpec, router: ShardRouter, database: str, shards: Sequence[int]) -> bool:
+    """One batch of each shard where a payment failed or was made, or a step of dunning is due."""
+    due = dunner.due_shards(router, database, shards)
+    for shard in due:
+        dunner.dun_shard(router, shard, spec.dunning, grace_seconds=spec.retry.grace_seconds)
     return bool(due)
 
 
@@ -144,13 +168,16 @@ async def work(settings: ProcessSettings) -> None:
         if router is None:
             return
         spec = shard_set.spec
-        housekeeper = Housekeeper(router, range(spec.shard_count), chores(spec, router), paused=spec.paused)
+        refunds = RefundPusher(router, lambda: process.providers(shard_set), policy=spec.retry)
+        housekeeper = Housekeeper(router, range(spec.shard_count), chores(spec, router, refunds), paused=spec.paused)
         process.stop_on_signals(housekeeper.stop)
         watch = asyncio.create_task(process.watch_paused(settings, housekeeper.pause))
         probes.ready = True
         _log.info("housekeeper_started")
         try:
-            await housekeeper.run()
+            with refunds:
+                async with publishing.running(shard_set), receiver.running(shard_set, settings.webhook_port):
+                    await housekeeper.run()
         finally:
             probes.ready = False
             watch.cancel()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import structlog
 
-from billing_shards import process, schema, telemetry
+from billing_shards import process, publishing, receiver, schema, telemetry
 from billing_shards.claimer import Claimer
 from billing_shards.housekeeper import Housekeeper, chores
+from billing_shards.payments.refunds.pusher import RefundPusher
 from billing_shards.settings import Manifest, ProcessSettings
 from billing_shards.shards import shardset
 from billing_shards.shards.shardset import ManifestSecrets
@@ -36,7 +37,7 @@ def set_up(manifest: Manifest) -> None:
             database.close()
 
 
-async def run(manifest: Manifest, *, metrics_port: int = 0, stop: asyncio.Event | None = None) -> None:
+async def run(manifest: Manifest, *, metrics_port: int = 0, webhook_port: int = 0, stop: asyncio.Event | None = None) -> None:
     """Scheduler, claimer and housekeeper over the databases of a manifest, until a signal or `stop`."""
     stop = stop or asyncio.Event()
     await asyncio.to_thread(set_up, manifest)
@@ -45,18 +46,21 @@ async def run(manifest: Manifest, *, metrics_port: int = 0, stop: asyncio.Event 
     providers = process.providers(shard_set)
     shards = range(manifest.spec.shard_count)
     claimer = Claimer(manifest.spec, router, renewals, providers, shards)
-    housekeeper = Housekeeper(router, shards, chores(manifest.spec, router), paused=manifest.spec.paused)
+    refunds = RefundPusher(router, lambda: process.providers(shard_set), policy=manifest.spec.retry)
+    housekeeper = Housekeeper(router, shards, chores(manifest.spec, router, refunds), paused=manifest.spec.paused)
     process.stop_on_signals(stop.set)
     probes = process.Probes()
+    webhooks = receiver.running(shard_set, webhook_port)
     try:
-        async with probes.serve(metrics_port) as port, asyncio.TaskGroup() as group:
-            probes.ready = True
-            _log.info("running", shard_set=manifest.name, metrics_port=port)
-            group.create_task(claimer.run())
-            group.create_task(housekeeper.run())
-            await stop.wait()
-            housekeeper.stop()
-            claimer.stop()
+        with refunds:
+            async with probes.serve(metrics_port) as port, publishing.running(shard_set), webhooks, asyncio.TaskGroup() as group:
+                probes.ready = True
+                _log.info("running", shard_set=manifest.name, metrics_port=port)
+                group.create_task(claimer.run())
+                group.create_task(housekeeper.run())
+                await stop.wait()
+                housekeeper.stop()
+                claimer.stop()
     finally:
         await providers.close()
         router.close()
@@ -66,5 +70,5 @@ async def run(manifest: Manifest, *, metrics_port: int = 0, stop: asyncio.Event 
 def main(path: Path, settings: ProcessSettings) -> int:
     """`billing-shards run --manifest FILE`; its exit code. Raises what reading and setting up a manifest raise."""
     telemetry.configure_logs(settings.log_level, as_json=False)
-    asyncio.run(run(Manifest.read(path), metrics_port=settings.metrics_port))
+    asyncio.run(run(Manifest.read(path), metrics_port=settings.metrics_port, webhook_port=settings.webhook_port))
     return 0

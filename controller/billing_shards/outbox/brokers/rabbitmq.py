@@ -52,7 +52,7 @@ async def _channel(connection: AbstractConnection, spec: BrokerSpec) -> Channel:
     if spec.queue is not None:
         queue = await channel.declare_queue(spec.queue, durable=True, arguments={"x-queue-type": "quorum"})
         await queue.bind(exchange, routing_key="#")
-    return cast(Channel, await channel.get_underlay_channel())
+    return cast("Channel", await channel.get_underlay_channel())
 
 
 class RabbitBroker:
