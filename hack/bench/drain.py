@@ -52,7 +52,7 @@ def main() -> None:
     if _loaded_name(options) in rates:
         facts["jobs_per_s_loaded"] = round(rates[_loaded_name(options)])
         facts["ratio_loaded"] = round(rates[_loaded_name(options)] / rates["billing-shards"], 3)
-    facts |= _claim_facts(claims) | sizes
+    facts |= claim_facts(claims) | sizes
     figures.result("drain", facts)
 
 
@@ -107,7 +107,7 @@ def _claims_at(mysql: MySQLServer, folder: Path, options: argparse.Namespace, ra
     return [claim for one in used for claim in one.claims]
 
 
-def _claim_facts(claims: list[tuple[int, float]]) -> dict[str, float]:
+def claim_facts(claims: list[tuple[int, float]]) -> dict[str, float]:
     """Percentiles of the claims that took 100 jobs, in milliseconds."""
     whole = [1000 * seconds for jobs, seconds in claims if jobs == _CLAIM]
     if len(whole) < 2:
@@ -124,7 +124,7 @@ def _claim_facts(claims: list[tuple[int, float]]) -> dict[str, float]:
 
 def _print(rounds: dict[str, list[Round]], claims: list[tuple[int, float]]) -> None:
     figures.drains("Drain: claim, charge, settle; durable", rounds)
-    if facts := _claim_facts(claims):
+    if facts := claim_facts(claims):
         figures.table("Claims of 100 jobs at half the rate", tuple(facts), [tuple(facts.values())])
     figures.bars("drain", "Drain: claim, charge, settle; durable", "jobs/s", rounds)
 

@@ -39,3 +39,14 @@ SELECT %(shard)s, i, 0, %(status)s, NOW(6) + INTERVAL (i MOD 31536000) * %(sign)
        i, 990, 'USD', CONCAT('pm_', LPAD(i, 8, '0')), %(status)s DIV 2, %(status)s DIV 2, UNHEX(SHA2(CONCAT(%(shard)s, '-', i), 256)),
        '2036-01-01', '2026-01-01', '2026-01-01'
 FROM n
+
+-- name: fill_subscriptions
+INSERT INTO subscription (shard_id, id, customer_id, service, amount, currency, interval_unit, interval_count, start_date, time_zone,
+                          payment_method, status, next_period, next_invoice_at, created_at, updated_at)
+WITH RECURSIVE n (i) AS (SELECT %(start)s UNION ALL SELECT i + 1 FROM n WHERE i + 1 < %(start)s + %(count)s)
+SELECT i MOD %(shards)s, CONCAT('sub-', LPAD(i, 8, '0')), CONCAT('cus-', LPAD(i, 8, '0')), 'video', 990, 'USD', 3, 1, DATE(%(midnight)s), 'UTC',
+       CONCAT('pm_', LPAD(i, 8, '0')), 1, 0, %(midnight)s, %(midnight)s, %(midnight)s
+FROM n
+
+-- name: due_per_second
+SELECT TIMESTAMPDIFF(SECOND, %(midnight)s, due_at) AS second_after, COUNT(*) FROM billing_job GROUP BY second_after
