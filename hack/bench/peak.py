@@ -1,9 +1,9 @@
 """`make bench-peak`: 500,000 subscriptions due at one midnight.
 
 With a window of an hour: the real scheduler writes their invoices and jobs, and the report tells how even the rate is at which
-they fall due: the χ² of seconds and of minutes against an even spread. Without: all fall due at once, and claimers drain the backlog,
-whose rate is compared with that of a drain of a tenth of it in the same run. A plot shows both. The bytes that a charge leaves on
-disk and in the binary log, from its invoice to its settlement, are what docs/capacity.md counts with.
+they fall due: the χ² of seconds and of minutes against an even spread. Without: all fall due at once, claimers drain the backlog,
+and its rate is compared with that of a drain of a tenth of it in the same run. A plot shows both. The bytes that a charge leaves
+on disk and in the binary log, from its invoice to its settlement, are what docs/capacity.md counts with.
 """
 
 from __future__ import annotations
