@@ -115,7 +115,7 @@ def show(source: Source, text: str, *, as_json: bool) -> int:
 
 
 def read(router: ShardRouter, which: Which) -> Facts | None:
-    """All that is known of the invoice, by eight queries whatever its story; None where there is no such invoice."""
+    """All that is known of the invoice, by seven queries, eight where its job is deleted; None where there is none."""
     with router.read(which.shard) as connection:
         found = _rows(connection, _q.invoice if which.id is not None else _q.invoice_of_day, which.shard, _asked(which))
         if not found:

@@ -1,0 +1,40 @@
+"""What a person may do to a job, over the whole product of acts and states."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from billing_shards.jobs.manual import EDGES, Change, Refused, Verb, decide
+from billing_shards.jobs.model import Status
+
+OPEN, PAID, UNCOLLECTIBLE, VOID = 1, 2, 3, 4
+INVOICES_OF = {Status.SUCCEEDED: (PAID,), Status.FAILED: (UNCOLLECTIBLE, VOID)}
+CASES = [(verb, status, invoice) for verb, status in product(Verb, Status) for invoice in INVOICES_OF.get(status, (OPEN,))]
+
+
+def test_every_act_is_decided_in_every_state() -> None:
+    assert EDGES.keys() == set(product(Verb, Status))
+
+
+@pytest.mark.parametrize(("verb", "status", "invoice"), CASES)
+def test_what_was_done_agrees_with_the_invoice_and_takes_nothing_from_a_worker_unasked(
+    verb: Verb, status: Status, invoice: int
+) -> None:
+    decision = decide(verb, status, invoice)
+    if isinstance(decision, Refused):
+        assert decision.reason
+        return
+    assert status is not Status.SUCCEEDED
+    assert invoice != VOID
+    assert decision.status in (Status.READY, Status.REVIEW)
+    assert (1 if decision.reopens else invoice) == OPEN
+    assert decision.reopens == (status is Status.FAILED)
+    assert (status is Status.PROCESSING) == (verb is Verb.RELEASE)
+    assert decision.due_now == (decision.status is Status.READY)
+
+
+def test_whatever_waits_can_be_retried_and_nothing_else() -> None:
+    retried = {status for status in Status if isinstance(decide(Verb.RETRY, status, UNCOLLECTIBLE), Change)}
+    assert retried == {Status.READY, Status.FAILED, Status.AWAITING_CUSTOMER, Status.REVIEW}
