@@ -12,7 +12,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     PROBLEMS = 1
-    """The audit found problems."""
+    """The audit found problems, or a provider breaks a rule of the protocol."""
     BAD_INPUT = 2
     """An option, a file or a field of the resource is wrong; nothing was changed."""
     DATABASE = 3
@@ -25,8 +25,8 @@ class ExitCode(IntEnum):
     """A fault of this program: the traceback is on stderr."""
 
 
-TEXT = """Exit codes: 0 done; 1 the audit found problems; 2 wrong input; 3 a database cannot be used; 4 not found;
-5 not possible now; 70 a fault of this program."""
+TEXT = """Exit codes: 0 done; 1 the audit found problems, or a provider breaks a rule; 2 wrong input; 3 a database cannot be used;
+4 not found; 5 not possible now; 70 a fault of this program."""
 
 
 def code_of(error: BillingShardsError) -> ExitCode:

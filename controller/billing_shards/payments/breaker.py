@@ -110,7 +110,7 @@ def _answered_closed(breaker: Breaker, sight: Sight, policy: BreakerSpec, now: f
     if sight is Sight.NEITHER:
         return breaker
     if sight is Sight.GOOD:
-        return replace(breaker, failures=0)
+        return replace(breaker, failures=0) if breaker.failures else breaker
     failures = breaker.failures + 1
     return _opened(breaker, policy, now) if failures >= policy.failures else replace(breaker, failures=failures)
 
