@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 
 from hack.mysql import MySQLServer
-from tests.mysql import faults
+from tests.mysql import contract, faults
+from tests.mysql.money import Money
 from tests.mysql.shard_set import NAMES, ShardSet, Site
 
 
@@ -43,6 +44,7 @@ def make_shard_set(upgraded_site: Site) -> Iterator[Callable[..., ShardSet]]:
     with ExitStack() as stack:
         stack.callback(upgraded_site.empty)
 
+        stack.callback(_check_events, upgraded_site)
         def make(**changes: Any) -> ShardSet:
             made = ShardSet(upgraded_site, upgraded_site.spec(**changes))
             stack.callback(made.close)
@@ -52,6 +54,11 @@ def make_shard_set(upgraded_site: Site) -> Iterator[Callable[..., ShardSet]]:
 
 
 @pytest.fixture
+def _check_events(site: Site) -> None:
+    """Whatever a test was about, the events it caused must be what consumers were promised."""
+    assert not contract.broken(site.servers, site.database)
+
+
 def shard_set(make_shard_set: Callable[..., ShardSet]) -> ShardSet:
     """Eight shards: 0-3 on database a, 4-7 on b."""
     return make_shard_set()

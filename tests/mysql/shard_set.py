@@ -269,12 +269,13 @@ class ShardSet:
             now: datetime = transaction.read("SELECT NOW(6)")[0][0]
             due_at = now - timedelta(seconds=overdue_seconds)
             what = {"subscription_id": subscription, "amount": amount, "currency": currency}
+            period_end = period_start + timedelta(days=30)
             invoice = {
                 **what,
                 "id": number,
                 "charge_type": 1,
                 "period_start": period_start,
-                "period_end": period_start + timedelta(days=30),
+                "period_end": period_end,
                 "status": 1,
                 "due_at": due_at,
                 "issued_at": now,
@@ -300,7 +301,8 @@ class ShardSet:
                 invoice=number, subscription=subscription, service="video", amount=amount, currency=currency, job_key=key
             )
             ledger.book(transaction, first["ledger"], [entry])
-            payload = {"invoice": number, "amount": amount, "currency": currency}
+            period = {"period_start": period_start.isoformat(), "period_end": period_end.isoformat()}
+            payload = {"invoice": number, "amount": amount, "currency": currency, **period}
             issued = events.Event(type="invoice.issued", subscription=subscription, payload=payload)
             events.write(transaction, first["event"], [issued])
             return DueJob(shard=shard, job=number + 1, invoice=number, subscription=subscription, key=key)

@@ -174,7 +174,7 @@ def _second_owner(world: World) -> None:
 
 def _stray_row(world: World) -> None:
     with world.shard_set.owners["b"].engine.begin() as connection:
-        connection.exec_driver_sql("INSERT INTO outbox VALUES (0, 1, 'x', 'x', '{}', NOW(6), NULL)")
+        connection.exec_driver_sql("INSERT INTO outbox VALUES (0, 1, 'x', 'wrong-shard', '{}', NOW(6), NULL, 0)")
 
 
 def _wrong_shard(world: World) -> None:
