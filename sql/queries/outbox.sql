@@ -112,7 +112,15 @@ UPDATE outbox SET held = 2, sent_at = NOW(6) WHERE shard_id = %(shard)s AND id =
 UPDATE outbox_blocked SET next_try_at = NOW(6) WHERE shard_id = %(shard)s AND subscription_id IN %(subscriptions)s
 
 -- name: lock_event
-SELECT id, type, subscription_id, sent_at, held, created_at FROM outbox WHERE shard_id = %(shard)s AND id = %(id)s FOR UPDATE
+SELECT id, type, subscription_id, sent_at, held FROM outbox WHERE shard_id = %(shard)s AND id = %(id)s FOR UPDATE
+
+-- name: event
+SELECT id, type, subscription_id, sent_at, held FROM outbox WHERE shard_id = %(shard)s AND id = %(id)s
+
+-- name: lock_blockage
+SELECT event_id, problem, details, failures FROM outbox_blocked
+WHERE shard_id = %(shard)s AND subscription_id = %(subscription)s
+FOR UPDATE
 
 -- name: blocked
 SELECT b.shard_id, b.event_id, o.type, b.subscription_id, b.problem, b.details, b.failures, b.since, b.next_try_at,

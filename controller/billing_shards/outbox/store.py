@@ -18,6 +18,11 @@ _q = queries("outbox")
 
 _DUE_AGAIN_MAX = 50  # a batch has room for others
 _LEASE_KEY = ("publish",)
+_EVENT = ("id", "type", "subscription_id", "sent_at", "held")
+_BLOCKAGE = ("event_id", "problem", "details", "failures")
+
+SKIPPED = 2
+"""`outbox.held` of an event that a person had skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +123,22 @@ def unblock(transaction: ShardTransaction, subscriptions: Sequence[str]) -> None
         transaction.write(_q.let_go, {"rows": Rows(held)}, table="outbox", keys=_keys(held))
 
 
+def read_event(transaction: ShardTransaction, number: int) -> Mapping[str, Any] | None:
+    """One event, as it may be no longer."""
+    return _named(transaction.read(_q.event, {"id": number}), _EVENT)
+
+
 def lock_event(transaction: ShardTransaction, number: int) -> Mapping[str, Any] | None:
     """One event, locked to the end of the transaction."""
-    rows = transaction.read(_q.lock_event, {"id": number})
-    names = ("id", "type", "subscription_id", "sent_at", "held", "created_at")
+    return _named(transaction.read(_q.lock_event, {"id": number}), _EVENT)
+
+
+def lock_blockage(transaction: ShardTransaction, subscription: str) -> Mapping[str, Any] | None:
+    """How a subscription is blocked, locked to the end of the transaction."""
+    return _named(transaction.read(_q.lock_blockage, {"subscription": subscription}), _BLOCKAGE)
+
+
+def _named(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> Mapping[str, Any] | None:
     return dict(zip(names, rows[0], strict=True)) if rows else None
 
 
