@@ -170,7 +170,7 @@ def opens_to_anybody(exchange: Exchange) -> None:
 def overlooks_unknown_fields(exchange: Exchange) -> None:
     if exchange.is_charge and exchange.body.startswith(b'{"amount"'):
         body = json.loads(exchange.body)
-        body.pop("curency", None)
+        body.pop("remark", None)
         exchange.body = json.dumps(body).encode()
 
 

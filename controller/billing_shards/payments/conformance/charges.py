@@ -28,7 +28,7 @@ _INVALID: dict[str, tuple[str, Any]] = {
     "no currency": ("currency", ""),
     "no payment method": ("payment_method", ""),
     "no reference": ("reference", ""),
-    "a misspelt field": ("curency", "USD"),
+    "an unknown field": ("remark", "x"),
     "metadata that is no text": ("metadata", {"service": 7}),
 }
 
