@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from billing_shards.audit.auditor import audit
 from billing_shards.billing import imports
 from billing_shards.billing.imports import ImportReport, import_subscriptions
 from billing_shards.billing.rows import COLUMNS
@@ -73,6 +75,56 @@ def test_a_row_is_stored_as_it_was_agreed(shard_set: ShardSet, load: Load) -> No
     assert (row["interval_unit"], row["interval_count"], row["status"], row["next_period"]) == (2, 2, 1, 0)
     assert (row["start_date"], row["time_zone"]) == (date(2024, 1, 31), "Asia/Kolkata")
     assert row["next_invoice_at"] == datetime.fromisoformat("2024-01-30T18:30:00")
+
+
+def test_what_was_billed_elsewhere_is_kept_and_not_invoiced(shard_set: ShardSet, load: Load) -> None:
+    header = f"{HEADER},billed_until,anchor_day"
+    shard_set.set_clock(datetime.fromisoformat("2024-04-01T00:00:00"))
+    rows = [
+        line(1, start_date="2019-01-31", time_zone="UTC") + ",2024-03-31,",
+        line(2, start_date="2024-02-29", time_zone="UTC") + ",2024-03-31,31",
+        line(3, start_date="2024-02-29", time_zone="UTC") + ",,",
+    ]
+    assert load(*rows, header=header).imported == 3
+    assert load(*rows, header=header).already_there == 3
+    assert told(load(line(1, start_date="2019-01-31", time_zone="UTC"))) == [
+        (2, "id", "exists already, and differs in billed_until")
+    ]
+    for shard in due_shards(shard_set.router, shard_set.shards):
+        schedule_shard(shard_set.router, shard, lanes=Lanes(shard_set.spec), grace_seconds=60)
+    found = {
+        tuple(map(str, row))
+        for shard in shard_set.shards
+        for row in shard_set.rows(
+            shard, "SELECT subscription_id, period_start, period_end FROM invoice WHERE shard_id = %(shard)s"
+        )
+    }
+    assert found == {
+        ("sub-1", "2024-03-31", "2024-04-30"),
+        ("sub-2", "2024-03-31", "2024-04-30"),
+        ("sub-3", "2024-02-29", "2024-03-29"),
+        ("sub-3", "2024-03-29", "2024-04-29"),
+    }
+    assert audit(shard_set.router, shard_set.spec).clean
+
+
+def test_each_new_subscription_is_told_of_once(shard_set: ShardSet, load: Load) -> None:
+    load(line(1), line(2))
+    load(line(1), line(2), line(3))
+    assert shard_set.count("outbox", "type = 'subscription.created'") == 3
+    shard = shard_set.shard_of("sub-1")
+    query = "SELECT payload FROM outbox WHERE shard_id = %(shard)s AND subscription_id = 'sub-1'"
+    assert json.loads(shard_set.rows(shard, query)[0][0]) == {
+        "customer": "c-1",
+        "service": "video",
+        "amount": 990,
+        "currency": "USD",
+        "interval": "1 month",
+        "start_date": "2024-01-31",
+        "anchor_day": None,
+        "time_zone": "Asia/Kolkata",
+        "first_period_start": "2024-01-31",
+    }
 
 
 def test_rows_go_to_the_shards_of_their_ids_and_are_billed(shard_set: ShardSet, load: Load) -> None:

@@ -121,6 +121,67 @@ def test_after_an_outage_every_missed_period_is_invoiced_in_bounded_steps(shard_
     assert_whole(shard_set, 31)
 
 
+def test_too_many_missed_periods_are_held_until_there_is_a_word(shard_set: ShardSet) -> None:
+    shard_set.set_clock(at("2024-06-01T00:00:00"))
+    shard = shard_set.add_subscription("sub-1")  # January to May: five
+    assert schedule_all(shard_set, missed_max=4) == 0
+    row = shard_set.rows(shard, "SELECT next_period, next_invoice_at, held_since, status FROM subscription")[0]
+    assert row == (0, None, at("2024-06-01T00:00:00"), 1)
+    told = shard_set.rows(shard, "SELECT type, payload->>'$.next_period_start', payload->>'$.reason' FROM outbox")
+    assert told == [("subscription.held", "2024-01-31", "too_many_periods_missed")]
+    shard_set.change(
+        shard,
+        "UPDATE subscription SET held_since = NULL, catch_up_until = 2, next_invoice_at = '2024-01-31'"
+        " WHERE shard_id = %(shard)s",
+    )
+    assert schedule_all(shard_set, missed_max=4) == 5  # after two, no more than three are missed
+    assert [start for start, _ in periods(shard_set, "sub-1")][-1] == "2024-05-31"
+    assert shard_set.count("subscription", "held_since IS NOT NULL") == 0
+
+
+def test_a_held_one_holds_up_nobody(shard_set: ShardSet) -> None:
+    shard_set.set_clock(at("2024-03-01T00:00:00"))
+    for number in range(8):
+        shard_set.add_subscription(f"old-{number}", start_date=date(2019, 1, 31), next_invoice_at=at("2019-01-31T00:00:00"))
+        shard_set.add_subscription(f"new-{number}")
+    assert schedule_all(shard_set, missed_max=12, limit=3) == 8 * 2
+    assert shard_set.count("outbox", "type = 'subscription.held'") == 8
+
+
+def test_the_last_period_is_followed_by_the_end(shard_set: ShardSet) -> None:
+    shard_set.set_clock(at("2024-02-29T00:00:00"))
+    shard = shard_set.add_subscription("sub-1", cancel_at=date(2024, 3, 31))
+    assert schedule_all(shard_set) == 2
+    shard_set.set_clock(at("2024-03-30T23:59:59"))
+    assert schedule_all(shard_set) == 0
+    assert shard_set.rows(shard, "SELECT status FROM subscription") == [(1,)]
+    shard_set.set_clock(at("2024-03-31T00:00:00"))
+    assert schedule_all(shard_set) == 0
+    assert shard_set.rows(shard, "SELECT status, next_invoice_at FROM subscription") == [(4, None)]
+    told = shard_set.rows(shard, "SELECT payload->>'$.reason' FROM outbox WHERE type = 'subscription.canceled'")
+    assert told == [("period_ended",)]
+
+
+def test_another_window_moves_nothing_that_is_scheduled(make_shard_set: Callable[..., ShardSet]) -> None:
+    """snuba#1987's lesson, by the service: what was promised to be charged at 00:12 is charged at 00:12."""
+
+    def service(seconds: int) -> Lanes:
+        changes = {"services": [{"name": "video", "lane": 1, "windowSeconds": seconds}], "smoothing": {"windowSeconds": 60}}
+        return Lanes(shard_set.site.spec(**changes))
+
+    shard_set = make_shard_set()
+    shard = shard_set.add_subscription("sub-1")
+    charged: list[datetime] = []
+    for day, window in ((31, 3600), (60, 7200), (91, 0)):
+        shard_set.set_clock(at("2024-01-01T00:00:00") + timedelta(days=day - 1))
+        schedule(shard_set, shard, lanes=service(window))
+        rows = [row[0] for row in shard_set.rows(shard, "SELECT due_at FROM billing_job ORDER BY due_at")]
+        assert rows[:-1] == charged
+        begun = at("2024-01-01T00:00:00") + timedelta(days=day - 1)
+        assert rows[-1] == begun + timedelta(seconds=offset_seconds("sub-1", window))
+        charged = rows
+
+
 def test_an_invoice_that_comes_late_has_its_whole_grace(shard_set: ShardSet) -> None:
     shard_set.set_clock(at("2024-07-01T00:00:00"))
     shard = shard_set.add_subscription("late", start_date=date(2024, 6, 30))
@@ -309,8 +370,8 @@ def fill(shard_set: ShardSet, shard: int) -> None:
     """A thousand subscriptions of the shard, a hundred of them due, by one statement."""
     shard_set.change(
         shard,
-        "INSERT INTO subscription (shard_id, id, customer_id, service, amount, currency, interval_unit, interval_count, start_date,"
-        " time_zone, payment_method, status, next_period, next_invoice_at, created_at, updated_at)"
+        "INSERT INTO subscription (shard_id, id, customer_id, service, amount, currency, interval_unit, interval_count,"
+        " start_date, time_zone, payment_method, status, next_period, next_invoice_at, created_at, updated_at)"
         " SELECT shard_id, CONCAT(id, '-', a.n, b.n, c.n), customer_id, service, amount, currency,"
         " interval_unit, interval_count, start_date, time_zone, payment_method, status, next_period,"
         " IF(a.n = 0, NOW() - INTERVAL b.n DAY, %(later)s), created_at, updated_at FROM subscription,"

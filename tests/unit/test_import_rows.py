@@ -158,6 +158,54 @@ def test_no_text_whatever_breaks_the_parser(cells: list[str]) -> None:
     assert found
 
 
+@pytest.mark.parametrize(
+    ("cells", "first_period", "anchor_day"),
+    [
+        ({}, 0, None),
+        ({"billed_until": "2024-01-31"}, 0, None),
+        ({"billed_until": "2024-02-29"}, 1, None),
+        ({"billed_until": "2026-01-31"}, 24, None),
+        ({"start_date": "2024-02-29", "anchor_day": "31"}, 0, 31),
+        ({"start_date": "2024-02-29", "anchor_day": "29"}, 0, None),  # the start's own
+        ({"start_date": "2024-02-29", "anchor_day": "31", "billed_until": "2024-03-31"}, 1, 31),
+        ({"start_date": "2024-02-29", "anchor_day": "31", "interval": "1 year", "billed_until": "2025-02-28"}, 1, 31),
+    ],
+)
+def test_what_was_billed_elsewhere_is_not_billed_again(cells: dict[str, str], first_period: int, anchor_day: int | None) -> None:
+    found = row(**cells)
+    assert isinstance(found, Subscription)
+    assert (found.first_period, found.anchor_day) == (first_period, anchor_day)
+
+
+@pytest.mark.parametrize(
+    ("cells", "field", "reason"),
+    [
+        ({"billed_until": "2024-02-15"}, "billed_until", "is in the middle of a period: the next one begins on 2024-02-29"),
+        ({"billed_until": "2023-01-01"}, "billed_until", "is before the first period: the next one begins on 2024-01-31"),
+        ({"billed_until": "soon"}, "billed_until", "'soon' is not a date"),
+        ({"anchor_day": "32"}, "anchor_day", "'32' is not a day of the month"),
+        ({"anchor_day": "0"}, "anchor_day", "'0' is not a day of the month"),
+        ({"anchor_day": "30"}, "anchor_day", "no period that begins on day 30 of a month begins with 2024-01-31"),
+        (
+            {"start_date": "2024-02-29", "anchor_day": "31", "interval": "2 weeks"},
+            "anchor_day",
+            "no period that begins on day 31 of a month begins with 2024-02-29",
+        ),
+    ],
+)
+def test_a_history_that_does_not_fit_is_told(cells: dict[str, str], field: str, reason: str) -> None:
+    found = row(**cells)
+    assert isinstance(found, list)
+    (problem,) = found
+    assert problem.field == field
+    assert problem.reason.startswith(reason)
+
+
+def test_optional_columns_may_be_left_out_or_stand_anywhere() -> None:
+    assert parse_header(("anchor_day", *COLUMNS)) == (*range(1, len(COLUMNS) + 1), None, 0)
+    assert parse_header((*COLUMNS, "billed_until")) == tuple(range(len(COLUMNS) + 1))
+
+
 def test_columns_come_in_any_order() -> None:
     order = parse_header(list(reversed(COLUMNS)))
     assert order == tuple(range(len(COLUMNS) - 1, -1, -1))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from billing_shards.billing.periods import Interval, Unit, begins_at, first_day, time_zones
+from billing_shards.billing.periods import Interval, Unit, begins_at, first_day, is_anchor, time_zones
 
 DAILY = Interval(unit=Unit.DAY, count=1)
 MONTHLY = Interval(unit=Unit.MONTH, count=1)
@@ -52,6 +52,40 @@ def test_a_leap_days_anniversary_comes_back_in_leap_years() -> None:
     found = days(date(2096, 2, 29), YEARLY, 9)
     assert [(day.month, day.day) for day in found] == [(2, 29), *[(2, 28)] * 7, (2, 29)]
     assert found[4] == date(2100, 2, 28)  # not a leap year
+
+
+@pytest.mark.parametrize(
+    ("start", "anchor", "expected"),
+    [
+        ("2024-02-29", 31, ["2024-02-29", "2024-03-31", "2024-04-30", "2024-05-31"]),
+        ("2023-02-28", 29, ["2023-02-28", "2023-03-29", "2023-04-29", "2023-05-29"]),
+        ("2024-04-30", 31, ["2024-04-30", "2024-05-31", "2024-06-30", "2024-07-31"]),
+        ("2024-04-15", 15, ["2024-04-15", "2024-05-15", "2024-06-15", "2024-07-15"]),
+    ],
+)
+def test_an_anchor_day_of_its_own_outlives_a_start_in_a_short_month(start: str, anchor: int, expected: list[str]) -> None:
+    """killbill#127's anchor 31 in a subscription that begins in February."""
+    assert is_anchor(anchor, date.fromisoformat(start))
+    found = [first_day(date.fromisoformat(start), MONTHLY, period, anchor) for period in range(len(expected))]
+    assert [day.isoformat() for day in found] == expected
+
+
+@given(starts, intervals, st.integers(1, 31), st.integers(0, 60))
+def test_periods_of_any_anchor_tile_from_the_start_on(start: date, interval: Interval, anchor: int, period: int) -> None:
+    if not is_anchor(anchor, start):
+        assert first_day(start, MONTHLY, 0, anchor) != start
+        return
+    assert first_day(start, interval, 0, anchor) == start
+    assert first_day(start, interval, period, anchor) < first_day(start, interval, period + 1, anchor)
+    if interval.unit in {Unit.MONTH, Unit.YEAR}:
+        assert is_anchor(anchor, first_day(start, interval, period, anchor))
+
+
+@pytest.mark.parametrize(
+    ("unit", "count", "text"), [(Unit.MONTH, 1, "1 month"), (Unit.DAY, 30, "30 days"), (Unit.YEAR, 2, "2 years")]
+)
+def test_intervals_are_written_as_an_import_reads_them(unit: Unit, count: int, text: str) -> None:
+    assert str(Interval(unit=unit, count=count)) == text
 
 
 @pytest.mark.parametrize(

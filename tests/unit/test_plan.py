@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing_shards.billing.decide import plan
-from billing_shards.billing.model import Due, Invoice, Plan, Subscription
+from billing_shards.billing.model import Due, Invoice, Plan, Stop, Subscription
 from billing_shards.billing.periods import Interval, Unit, begins_at, first_day
 from billing_shards.billing.smoothing import offset_seconds
 from billing_shards.jobs.lanes import Lanes
@@ -135,3 +135,110 @@ def test_caught_up_in_whatever_steps_each_period_that_has_begun_has_one_invoice(
     assert all(invoice.due_at <= now and invoice.due_at <= invoice.charge_at < invoice.grace_until for invoice in invoices)
     assert len({invoice.key for invoice in invoices}) == len(invoices)
     assert begins_at(first_day(start, agreed.interval, period), time_zone) > now
+
+
+# Too many missed periods need a word
+
+
+@pytest.mark.parametrize(
+    ("now", "missed_max", "word", "invoices", "stop"),
+    [
+        ("2024-04-30T00:00:00", 4, None, 4, None),  # four have begun: just as many as may
+        ("2024-05-31T00:00:00", 4, None, 0, Stop.HELD),
+        ("2024-05-31T00:00:00", 4, 3, 3, None),
+        ("2024-05-31T00:00:00", 4, 9, 5, None),
+        ("2024-05-31T00:00:00", 4, 0, 0, Stop.HELD),
+        ("2024-01-30T00:00:00", 1, None, 0, None),
+        ("2034-01-31T00:00:00", 120, None, 0, Stop.HELD),
+    ],
+)
+def test_more_missed_periods_than_the_limit_wait_for_a_word(
+    now: str, missed_max: int, word: int | None, invoices: int, stop: Stop | None
+) -> None:
+    found = planned(subscription(), now, missed_max=missed_max, catch_up_until=word, most=200)
+    assert (len(found.invoices), found.stop) == (invoices, stop)
+    assert (found.next_invoice_at is None) is (stop is not None)
+    assert found.next_day == first_day(date(2024, 1, 31), subscription().interval, invoices)
+
+
+def test_the_limit_is_for_what_was_missed_and_not_for_one_step() -> None:
+    """Caught up in steps of two, none of which may forget how many there are."""
+    found = [planned(subscription(), "2024-05-31T00:00:00", next_period=period, missed_max=5, most=2) for period in (0, 2, 4)]
+    assert [(len(step.invoices), step.stop) for step in found] == [(2, None), (2, None), (1, None)]
+    assert planned(subscription(), "2024-05-31T00:00:00", missed_max=4, most=2).stop is Stop.HELD
+
+
+def test_a_word_ends_where_it_was_given_for() -> None:
+    now = "2024-12-31T00:00:00"  # twelve have begun
+    first = planned(subscription(), now, missed_max=4, catch_up_until=5)
+    assert (len(first.invoices), first.next_period) == (5, 5)
+    assert planned(subscription(), now, next_period=5, missed_max=4, catch_up_until=5).stop is Stop.HELD
+    assert len(planned(subscription(), now, next_period=8, missed_max=4, catch_up_until=5).invoices) == 4
+
+
+# The last period
+
+
+@pytest.mark.parametrize(
+    ("now", "invoices", "stop"),
+    [
+        ("2024-03-30T23:59:59", 2, None),  # 31 January and 29 February; the end is still to come
+        ("2024-03-31T00:00:00", 2, Stop.CANCELED),
+        ("2029-01-01T00:00:00", 2, Stop.CANCELED),  # periods after the end are not missed
+    ],
+)
+def test_what_begins_on_the_last_day_or_later_is_not_invoiced(now: str, invoices: int, stop: Stop | None) -> None:
+    found = planned(subscription(), now, missed_max=3, cancel_at=date(2024, 3, 31))
+    assert (len(found.invoices), found.stop) == (invoices, stop)
+    wanted = None if stop else datetime(2024, 3, 31)
+    assert found.next_invoice_at == wanted
+
+
+def test_it_ends_only_once_all_that_came_before_is_invoiced() -> None:
+    found = planned(subscription(), "2029-01-01T00:00:00", most=1, missed_max=3, cancel_at=date(2024, 3, 31))
+    assert (len(found.invoices), found.stop, found.next_invoice_at) == (1, None, datetime(2024, 2, 29))
+
+
+@given(
+    st.dates(date(1990, 1, 1), date(2030, 12, 31)),
+    st.sampled_from(ZONES),
+    st.sampled_from(Unit),
+    st.integers(1, 4),
+    st.timedeltas(timedelta(0), timedelta(days=900)),
+    st.integers(1, 6),
+    st.integers(1, 30),
+    st.lists(st.integers(1, 12), max_size=6),
+    st.none() | st.integers(0, 40),
+)
+def test_whatever_is_held_and_let_go_no_period_is_lost_or_invoiced_twice(
+    start: date,
+    time_zone: str,
+    unit: Unit,
+    count: int,
+    later: timedelta,
+    most: int,
+    missed_max: int,
+    words: list[int],
+    last: int | None,
+) -> None:
+    agreed = subscription(start.isoformat(), time_zone=time_zone, unit=unit, count=count)
+    now = (datetime.combine(start, datetime.min.time(), UTC) + later).replace(tzinfo=None)
+    cancel_at = None if last is None else agreed.first_day(last)
+    due: dict[str, Any] = {"missed_max": missed_max, "most": most, "cancel_at": cancel_at}
+    period, word, starts, waiting = 0, None, list[date](), list(words)
+    while True:
+        step = planned(agreed, now.isoformat(), next_period=period, catch_up_until=word, **due)
+        starts += [invoice.period_start for invoice in step.invoices]
+        period += len(step.invoices)
+        assert step.next_period == period
+        if step.stop is Stop.HELD and waiting:
+            word = period + waiting.pop()
+        elif step.stop is not None or not step.invoices:
+            break
+    assert starts == [agreed.first_day(number) for number in range(period)]
+    assert last is None or period <= last
+    begun = next(number for number in range(10_000) if agreed.begins_at(number) > now or number == last)
+    if step.stop is Stop.HELD:
+        assert begun - period > missed_max
+    else:
+        assert period == begun

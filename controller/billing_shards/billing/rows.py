@@ -102,7 +102,8 @@ def _with_history(line: int, values: dict[str, Any]) -> Subscription | list[Prob
     period = first_period_from(subscription, billed_until)
     found = subscription.first_day(period)
     if found != billed_until:
-        reason = f"is in the middle of a period: the next one begins on {found}"
+        early = billed_until < subscription.start_date
+        reason = f"is {'before the first' if early else 'in the middle of a'} period: the next one begins on {found}"
         return [Problem(line=line, field="billed_until", reason=reason)]
     return replace(subscription, first_period=period)
 
