@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, assert_never
 
-import structlog
-
 from billing_shards import telemetry
 from billing_shards.accounts import ledger
 from billing_shards.billing import rowstore, state
@@ -38,8 +36,6 @@ from billing_shards.outbox import events
 from billing_shards.outbox.events import Event
 from billing_shards.settings import DunningSpec
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
-
-_log = structlog.get_logger(__name__)
 
 _BUSY_SECONDS = 60
 
