@@ -164,12 +164,14 @@ class Claimer:
     async def _claim_all(self, database: str, agenda: Agenda, *, until: float) -> None:
         """Claim what the agenda lists, always of a lane that has room: one that has none waits, and no other behind it.
 
-        Not for long: meanwhile jobs of other lanes may have fallen due.
+        Not for long: meanwhile jobs of other lanes may have fallen due. Lanes whose provider would be sent nothing are left out:
+        their jobs would only be claimed and given back, again and again.
         """
         clock = asyncio.get_running_loop().time
         while agenda and not self._stop.is_set() and not self._paused:
-            self._held.note_due(database, agenda.lanes)
-            chosen = self._held.choose(agenda.lanes)
+            lanes = [lane for lane in agenda.lanes if not self._providers.held_back_seconds(self._lanes.provider(lane))]
+            self._held.note_due(database, lanes)
+            chosen = self._held.choose(lanes)
             if chosen is not None:
                 lane, room = chosen
                 await self._claim(database, agenda, agenda.take(lane), min(room, self._spec.claimer.batch))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from billing_shards.payments.gateway import PaymentGateway
+from billing_shards.payments.guarded import GuardedGateway
 
 
 class Providers:
@@ -20,6 +21,11 @@ class Providers:
     def get(self, name: str) -> PaymentGateway:
         """The provider of this name, which is there. Raises `KeyError`."""
         return self._by_name[name]
+
+    def held_back_seconds(self, name: str) -> float:
+        """For how long this provider would be sent nothing, as of now: it is failing, or asked us to wait. 0 where it would."""
+        gateway = self._by_name.get(name)
+        return gateway.held_back_seconds if isinstance(gateway, GuardedGateway) else 0.0
 
     async def close(self) -> None:
         """Close the connections of all."""
