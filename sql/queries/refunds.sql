@@ -1,10 +1,13 @@
 -- Refunds. `status` as a number: 0 requested, 1 pending, 2 succeeded, 3 failed, 4 unknown, 5 review (see sql/schema).
 
 -- name: invoice
--- Who owes it, and what its job's key follows from.
-SELECT i.subscription_id, i.period_start, i.charge_type, s.service
+-- Whose it is, what its job's key follows from, and the service it was issued for, whatever the subscription's is by now.
+SELECT i.subscription_id, i.period_start, i.charge_type, SUBSTRING(e.credit_account, LENGTH('revenue:') + 1)
 FROM invoice AS i
-JOIN subscription AS s ON s.shard_id = i.shard_id AND s.id = i.subscription_id
+JOIN ledger_entry AS e
+  ON e.shard_id = i.shard_id
+  AND e.idempotency_key = UNHEX(SHA2(CONCAT(
+        UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256)), 'issued'), 256))
 WHERE i.shard_id = %(shard)s AND i.id = %(invoice)s
 
 -- name: lock_job

@@ -60,9 +60,14 @@ SELECT shard_id, COUNT(*) FROM webhook WHERE shard_id IN %(shards)s AND status =
 
 -- name: invoices
 -- Whose they are, and what their jobs' keys follow from. Not locked: jobs are locked before invoices, as settlements do it.
-SELECT i.id, i.subscription_id, i.period_start, i.charge_type, s.service, s.payment_method
+-- The service is the one they were issued for, whatever the subscription's is by now.
+SELECT i.id, i.subscription_id, i.period_start, i.charge_type, SUBSTRING(e.credit_account, LENGTH('revenue:') + 1), s.payment_method
 FROM invoice AS i
 JOIN subscription AS s ON s.shard_id = i.shard_id AND s.id = i.subscription_id
+JOIN ledger_entry AS e
+  ON e.shard_id = i.shard_id
+  AND e.idempotency_key = UNHEX(SHA2(CONCAT(
+        UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256)), 'issued'), 256))
 WHERE i.shard_id = %(shard)s AND i.id IN %(ids)s
 
 -- name: lock_jobs
@@ -119,5 +124,6 @@ ON DUPLICATE KEY UPDATE
   attempt_open = 0, checks = 0, lost_leases = 0, grace_until = GREATEST(billing_job.grace_until, fresh.grace_until),
   updated_at = NOW(6)
 
--- name: subscription_past_due
-UPDATE subscription SET status = 2, updated_at = NOW(6) WHERE shard_id = %(shard)s AND id = %(subscription)s AND status = 1
+-- name: dun
+-- What becomes of the subscription is dunning's to say.
+UPDATE subscription SET next_dunning_at = NOW(6) WHERE shard_id = %(shard)s AND id = %(subscription)s

@@ -153,6 +153,14 @@ def test_a_success_that_nobody_confirms_is_for_a_person_in_the_end() -> None:
     assert of_refund(webhook("refund.failed", tries=TRIES_MAX), state) == told
 
 
+def test_a_declined_attempt_is_opened_again_once() -> None:
+    """Each time it is declined again would be told to the customer."""
+    declined = at(O.DECLINED, J.READY)
+    assert of_attempt(webhook("charge.succeeded", tries=0), declined) == REOPEN
+    assert of_attempt(webhook("charge.succeeded", tries=1), declined) == Done(result="not_confirmed")
+    assert of_attempt(webhook("charge.succeeded", tries=1), at(O.ACTION_REQUIRED, J.AWAITING_CUSTOMER)) == REOPEN
+
+
 def test_a_reversal_asks_once_and_then_waits_for_the_success() -> None:
     """Each look that it led to would put off the review."""
     assert of_attempt(webhook("charge.reversed", tries=1), at(O.UNKNOWN, J.READY)) == Wait()

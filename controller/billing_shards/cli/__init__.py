@@ -18,7 +18,7 @@ import typer
 from billing_shards.cli.codes import TEXT, ExitCode, code_of
 from billing_shards.cli.gateway_commands import app as gateway_app
 from billing_shards.cli.jobs_commands import app as jobs_app
-from billing_shards.cli.options import PLAIN, JsonOption, ManifestOption
+from billing_shards.cli.options import PLAIN, ActorOption, JsonOption, ManifestOption, ReasonOption
 from billing_shards.cli.subscription_commands import app as subscription_app
 from billing_shards.errors import BillingShardsError
 
@@ -121,6 +121,30 @@ def show_invoice(
     from billing_shards.cli import invoice, source
 
     return invoice.show(source.find(manifest), which, as_json=as_json)
+
+
+@app.command("refund")
+def make_refund(
+    which: Annotated[str, typer.Argument(metavar="INVOICE", help="As for invoice show.")],
+    reason: ReasonOption,
+    amount: Annotated[
+        str | None, typer.Option("--amount", metavar="AMOUNT", help="E.g. 3.00, in its currency. Left out: all that is left.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="The same key is the same refund. Left out: a new one.")
+    ] = None,
+    actor: ActorOption = None,
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Give back money of a paid invoice.
+
+    It is written down now, and sent by the housekeeper to the provider that took the money. Never more than was paid in all.
+    """
+    from billing_shards.cli import refund, source
+
+    found = source.find(manifest)
+    return refund.run(found, which, amount=amount, key=key, actor=actor, reason=reason, as_json=as_json)
 
 
 @app.command("audit")

@@ -103,6 +103,11 @@ def _plain(value: object) -> object:
             raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
+def print_note(text: str) -> None:
+    """One line on stderr that is no error."""
+    console(stderr=True).print(Text(visible(text)))
+
+
 def print_error(text: str) -> None:
     """One line on stderr."""
     console(stderr=True).print(Text(f"error: {visible(text)}", style="red"))

@@ -43,8 +43,7 @@ def reverse(
     transaction.write(_q.reverse_attempt, attempt, table="payment_attempt", keys=[(case.job, case.attempt_no)])
     _reopen_job(transaction, case, after, grace_seconds=policy.grace_seconds, lanes=lanes)
     transaction.write(_q.reopen_invoice, {"invoice": case.invoice}, table="invoice", keys=[(case.invoice,)])
-    past_due = {"subscription": case.subscription}
-    transaction.write(_q.subscription_past_due, past_due, table="subscription", keys=[(case.subscription,)])
+    transaction.write(_q.dun, {"subscription": case.subscription}, table="subscription", keys=[(case.subscription,)])
     entry = ledger.payment_reversed(
         invoice=case.invoice,
         subscription=case.subscription,

@@ -106,6 +106,8 @@ def _succeeded(webhook: Stored, state: AttemptState) -> Action:
         return Wait()
     if state.job_status not in _RESUMABLE:
         return Contradiction(reason="succeeded_after_all")
+    if state.outcome is AttemptOutcome.DECLINED and webhook.tries:
+        return Done(result="not_confirmed")  # the provider was asked since: it has been taken back, most likely
     if webhook.tries >= TRIES_MAX:
         return Contradiction(reason="success_not_confirmed")
     return Ask(done=False, reopen=state.outcome not in _OPEN)
