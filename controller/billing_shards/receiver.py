@@ -23,9 +23,10 @@ from aiohttp import web
 from billing_shards import process, telemetry
 from billing_shards.errors import BillingShardsError, InvalidInput, WebhookRefused
 from billing_shards.payments.gateway import PaymentGateway
+from billing_shards.payments.model import WebhookEvent
 from billing_shards.payments.providers import Providers
 from billing_shards.payments.signature import secrets_of
-from billing_shards.payments.webhooks.receive import Received, accept, keep
+from billing_shards.payments.webhooks.receive import Received, accept, keep, received
 from billing_shards.process import ShardSet
 from billing_shards.settings import GatewaySpec
 from billing_shards.shards.transactions import ShardRouter
@@ -117,7 +118,7 @@ class Receiver:
             _log.error("webhook_secrets_unusable", provider=gateway.name, error=str(error))
             return 503, "not now"
         try:
-            received = accept(
+            accepted = accept(
                 gateway,
                 body,
                 header,
@@ -126,13 +127,20 @@ class Receiver:
                 tolerance_seconds=door.tolerance_seconds,
                 shard_count=self._shard_count,
             )
+            if accepted.result == "no_reference":
+                # Only the provider can tell whose it is. Until it has, nothing is stored, and the provider sends it again.
+                told = await gateway.referenced(accepted.event)
+                if not isinstance(told, WebhookEvent):
+                    _log.warning("webhook_reference_unknown", provider=gateway.name, reason=told.reason)
+                    return 503, "not now"
+                accepted = received(gateway.name, told, body, self._shard_count)
         except WebhookRefused as error:
             _log.warning("webhook_refused", provider=gateway.name, reason=str(error))
             return 401, "refused"
         except InvalidInput as error:
             _log.warning("webhook_not_understood", provider=gateway.name, reason=str(error))
             return 400, "not understood"
-        return await self._keep(gateway.name, received)
+        return await self._keep(gateway.name, accepted)
 
     async def _keep(self, provider: str, received: Received) -> tuple[int, str]:
         if self._under_way >= _UNDER_WAY_MAX:

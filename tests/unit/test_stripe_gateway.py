@@ -41,6 +41,7 @@ from billing_shards.payments.model import (
     Succeeded,
     Unknown,
     Unresolvable,
+    WebhookEvent,
 )
 from billing_shards.payments.stripe import StripeGateway
 from billing_shards.payments.stripe_units import from_stripes, to_stripes
@@ -257,6 +258,27 @@ def test_a_reference_is_quoted_in_the_search(provider: FakeGateway) -> None:
     outcome = charge(provider.url, wanted)
     assert isinstance(outcome, Succeeded)
     assert find(provider.url, wanted.reference) == outcome
+
+
+def dispute(provider_ref: str | None, **changes: Any) -> WebhookEvent:
+    known: dict[str, Any] = {"kind": "charge.reversed", "reference": None, "amount": 1999, "currency": "USD", "code": "late"}
+    return WebhookEvent(id="evt_1", provider_ref=provider_ref, **{**known, **changes})
+
+
+def test_a_dispute_gets_its_reference_from_the_intent(provider: FakeGateway) -> None:
+    wanted = request()
+    charged = charge(provider.url, wanted)
+    assert isinstance(charged, Succeeded)
+    ours, nobodys = dispute(charged.provider_ref), dispute("pi_none")
+    for event, expected in (
+        (ours, dispute(charged.provider_ref, reference=wanted.reference)),
+        (nobodys, nobodys),
+        (dispute(None), dispute(None)),
+        (dispute("pi_none", reference="7/1/1"), dispute("pi_none", reference="7/1/1")),
+        (dispute("pi_none", kind="refund.failed"), dispute("pi_none", kind="refund.failed")),
+    ):
+        assert using(provider.url, lambda gateway, event=event: gateway.referenced(event)) == expected  # type: ignore[misc]
+    assert isinstance(using("http://127.0.0.1:1", lambda gateway: gateway.referenced(ours)), NotSent)
 
 
 # Money

@@ -11,10 +11,12 @@ from billing_shards.payments.model import (
     Failed,
     Found,
     NotFound,
+    NotSent,
     Outcome,
     RefundFound,
     RefundOutcome,
     RefundRequest,
+    Unknown,
     WebhookEvent,
 )
 
@@ -43,6 +45,9 @@ class PaymentGateway(Protocol):
     def parse_webhook(self, body: bytes) -> WebhookEvent:
         """What a webhook says. Pure; only for a body whose signature was verified. Raises `InvalidInput` where it is no event."""
 
+    async def referenced(self, event: WebhookEvent) -> WebhookEvent | NotSent | Unknown:
+        """The event with our reference, for which the provider is asked where its event does not carry it. It may have none."""
+
     async def close(self) -> None:
         """Close connections."""
 
@@ -63,3 +68,7 @@ class ChargesOnly:
     def parse_webhook(self, body: bytes) -> WebhookEvent:  # noqa: ARG002
         """See `PaymentGateway`."""
         raise InvalidInput("webhook", "this provider sends none")
+
+    async def referenced(self, event: WebhookEvent) -> WebhookEvent | NotSent | Unknown:
+        """See `PaymentGateway`."""
+        return event

@@ -71,6 +71,12 @@ class GuardedGateway:
         """See `PaymentGateway`."""
         return self._gateway.parse_webhook(body)
 
+    async def referenced(self, event: WebhookEvent) -> WebhookEvent | NotSent | Unknown:
+        """See `PaymentGateway`."""
+        if event.reference is not None:
+            return event
+        return await self._send("referenced", lambda: self._gateway.referenced(event))
+
     async def close(self) -> None:
         """See `PaymentGateway`."""
         await self._gateway.close()

@@ -80,6 +80,10 @@ class HttpGateway:
         """See `PaymentGateway`."""
         return answers.webhook(body)
 
+    async def referenced(self, event: WebhookEvent) -> WebhookEvent | NotSent | Unknown:
+        """See `PaymentGateway`. Each event of the protocol carries it."""
+        return event
+
     async def close(self) -> None:
         """See `PaymentGateway`."""
         await self._session.close()

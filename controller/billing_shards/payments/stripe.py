@@ -119,6 +119,14 @@ class StripeGateway:
         """See `PaymentGateway`."""
         return answers.webhook(body)
 
+    async def referenced(self, event: WebhookEvent) -> WebhookEvent | NotSent | Unknown:
+        """See `PaymentGateway`. A dispute names the intent, and only the intent has our reference."""
+        if event.reference is not None or event.kind != "charge.reversed" or event.provider_ref is None:
+            return event
+        return await self._ask(
+            partial(self._intents.retrieve_async, event.provider_ref, None), partial(answers.referenced, event)
+        )
+
     async def close(self) -> None:
         """See `PaymentGateway`."""
         await self._http.close_async()

@@ -6,7 +6,7 @@ As in `http_answers`: what is not surely Stripe's word about our own intent says
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from billing_shards.payments import wire
@@ -145,6 +145,15 @@ def webhook(body: bytes) -> WebhookEvent:
         currency=currency,
         code=code,
     )
+
+
+def referenced(event: WebhookEvent, answer: Answer) -> WebhookEvent | Unknown:
+    """The event with the reference of its intent. An intent that is not there, or has none, is not ours."""
+    if answer.status == 404 and isinstance(answer.document.get("error"), dict):  # noqa: PLR2004
+        return event
+    if answer.status != 200 or answer.document.get("id") != event.provider_ref:  # noqa: PLR2004
+        return wire.failed(f"look-up answered {answer.status}", answer.headers)
+    return replace(event, reference=_reference(answer.document))
 
 
 def _kind_and_code(kind: str, subject: Mapping[str, Any]) -> tuple[WebhookKind, str | None]:

@@ -50,14 +50,19 @@ def accept(
     Raises `WebhookRefused` where it is not proved to be the provider's, `InvalidInput` where it is no event.
     """
     verify(header, body, secrets, now=now, tolerance_seconds=tolerance_seconds)
-    event = _storable(gateway.parse_webhook(body))
+    return received(gateway.name, gateway.parse_webhook(body), body, shard_count)
+
+
+def received(provider: str, told: WebhookEvent, body: bytes, shard_count: int) -> Received:
+    """An event that is proved to be its provider's, as it is stored. Raises `InvalidInput` where it cannot be."""
+    event = _storable(told)
     reference = parse_reference(event.reference, shard_count)
     result = None
     if event.kind not in _ACTED_UPON:
         result = "ignored"
     elif reference is None:
         result = "no_reference"
-    return Received(event=event, body=body, shard=_shard(gateway.name, event, reference, shard_count), result=result)
+    return Received(event=event, body=body, shard=_shard(provider, event, reference, shard_count), result=result)
 
 
 def keep(router: ShardRouter, gateway: str, received: Received) -> None:
