@@ -31,6 +31,11 @@ DUNNING_STEPS = Counter("billing_shards_dunning_steps_total", "Steps of dunning,
 GATEWAY_SECONDS = Histogram(
     "billing_shards_gateway_seconds", "Time until the provider answered, or did not.", ["operation"], buckets=_SECONDS
 )
+GATEWAY_ANSWERS = Counter(
+    "billing_shards_gateway_answers_total",
+    "What became of requests: an outcome, a decline's class, or the cause of there being neither.",
+    ["provider", "operation", "answer"],
+)
 BREAKER_OPEN = Gauge("billing_shards_breaker_open", "1 while a failing provider is left alone or tried again.", ["provider"])
 CHARGES_KEPT_BACK = Counter(
     "billing_shards_gateway_requests_kept_back_total",

@@ -9,23 +9,28 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pytest
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from billing_shards.jobs.model import RENEWAL, Job
-from billing_shards.payments.breaker import Breaker, State
+from billing_shards.payments.breaker import PROBE_SECONDS, Breaker, State
 from billing_shards.payments.decide import CheckAfter, decide
 from billing_shards.payments.gateway import ChargesOnly
 from billing_shards.payments.guarded import GuardedGateway
 from billing_shards.payments.model import (
     Cause,
     ChargeRequest,
+    DeclineClass,
+    Declined,
     Found,
     NotFound,
     NotSent,
     Outcome,
+    Pending,
     RefundRequest,
     Succeeded,
     Unknown,
+    Unresolvable,
 )
 from billing_shards.settings import GatewaySpec, RetrySpec
 
@@ -130,6 +135,43 @@ def test_only_so_many_probes_at_once() -> None:
     outcomes = guarded(provider, body, clock, breaker={"failures": 1, "openSeconds": 30, "probes": 3})
     assert (provider.asked, outcomes.count(UP)) == (3, 3)
     assert {outcome.cause for outcome in outcomes if isinstance(outcome, NotSent)} == {Cause.HELD_BACK}
+
+
+def test_while_probes_are_under_way_it_says_that_it_sends_nothing() -> None:
+    """So that no jobs are claimed only to be given back."""
+    provider, clock = Provider(answer=DOWN), Clock()
+
+    async def body(gateway: GuardedGateway) -> tuple[float, float, float]:
+        await gateway.charge(REQUEST)
+        clock.now += 31
+        before = gateway.held_back_seconds
+        provider.answer, provider.seconds = UP, 0.05
+        probe = asyncio.create_task(gateway.charge(REQUEST))
+        await asyncio.sleep(0.01)
+        meanwhile = gateway.held_back_seconds
+        await probe
+        return before, meanwhile, gateway.held_back_seconds
+
+    assert guarded(provider, body, clock, breaker={"failures": 1, "openSeconds": 30, "probes": 1}) == (0, PROBE_SECONDS, 0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "answer"),
+    [
+        (UP, "succeeded"),
+        (DOWN, "no_answer"),
+        (NotSent(reason="", cause=Cause.CONFIG), "config"),
+        (Unresolvable(reason=""), "refused"),
+        (Declined(decline_class=DeclineClass.HARD, code="lost_card"), "hard"),
+        (Pending(provider_ref="ch"), "pending"),
+    ],
+    ids=repr,
+)
+def test_each_answer_is_counted_by_what_it_says(outcome: Outcome, answer: str) -> None:
+    labels = {"provider": "scripted", "operation": "charge", "answer": answer}
+    before = REGISTRY.get_sample_value("billing_shards_gateway_answers_total", labels) or 0
+    guarded(Provider(answer=outcome), lambda gateway: gateway.charge(REQUEST))
+    assert REGISTRY.get_sample_value("billing_shards_gateway_answers_total", labels) == before + 1
 
 
 def test_a_probe_that_is_abandoned_makes_room_for_another() -> None:

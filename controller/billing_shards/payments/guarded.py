@@ -15,6 +15,7 @@ from billing_shards.payments.limits import Limits
 from billing_shards.payments.model import (
     Cause,
     ChargeRequest,
+    Declined,
     Found,
     NotSent,
     Outcome,
@@ -22,6 +23,7 @@ from billing_shards.payments.model import (
     RefundOutcome,
     RefundRequest,
     Unknown,
+    Unresolvable,
     WebhookEvent,
 )
 from billing_shards.settings import GatewaySpec
@@ -84,8 +86,8 @@ class GuardedGateway:
     @property
     def held_back_seconds(self) -> float:
         """For how long it would send nothing, as of now; 0 where it would."""
-        opens_in = self._breaker.until - self._clock() if self._breaker.state is State.OPEN else 0.0
-        return max(0.0, opens_in, self._limits.held_seconds)
+        _, verdict = ask(self._breaker, self._policy, self._clock())
+        return max(verdict.seconds if isinstance(verdict, Keep) else 0.0, self._limits.held_seconds)
 
     async def _send(self, operation: str, send: Callable[[], Awaitable[T]]) -> T | NotSent:
         if self._breaker.state is State.OPEN and self.held_back_seconds > 0:  # before it waits for a turn
@@ -102,6 +104,7 @@ class GuardedGateway:
                 with telemetry.GATEWAY_SECONDS.labels(operation).time():
                     outcome = await send()
                 sight = sight_of(outcome)
+                telemetry.GATEWAY_ANSWERS.labels(self.name, operation, _label(outcome)).inc()
                 self._heed(outcome)
             finally:
                 self._become(answered(self._breaker, verdict.period, sight, self._policy, self._clock()))
@@ -126,6 +129,12 @@ class GuardedGateway:
             telemetry.BREAKER_OPEN.labels(self.name).set(breaker.state is not State.CLOSED)
             log = _log.info if breaker.state is State.CLOSED else _log.warning
             log("breaker_changed", provider=self.name, was=before.state.value, now=breaker.state.value)
+
+
+def _label(outcome: object) -> str:
+    if isinstance(outcome, NotSent | Unknown | Unresolvable):
+        return outcome.cause.value
+    return outcome.decline_class.value if isinstance(outcome, Declined) else type(outcome).__name__.lower()
 
 
 def _kept_back(name: str, why: str, seconds: float) -> NotSent:
