@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from billing_shards.jobs.model import RENEWAL, Job
+from billing_shards.jobs.model import RENEWAL, RETRY, Job
 from billing_shards.payments.charge import charge
-from billing_shards.payments.decide import CheckAfter, Paid, RetryAfter, Review, decide
+from billing_shards.payments.decide import AskCustomer, CheckAfter, GiveUp, Paid, RetryAfter, Review, decide
+from billing_shards.payments.declines import classify
 from billing_shards.payments.gateway import ChargesOnly
 from billing_shards.payments.model import (
     ActionRequired,
@@ -220,6 +221,30 @@ def test_a_changed_payment_method_is_no_new_key_and_no_failure_while_the_first_s
     provider = Provider(answer=mismatch)
     assert asyncio.run(charge(provider, job(resumed=True))) == Unknown(reason=mismatch.reason, cause=Cause.KEY_MISMATCH)
     assert asyncio.run(charge(provider, job(resumed=False))) == mismatch
+
+
+@pytest.mark.parametrize("code", ["resource_missing", "expired_card", "account_closed"])
+def test_a_payment_method_that_is_gone_is_not_tried_again(code: str) -> None:
+    """User Registration 1420: `resource_missing` was retried 1,596 times in 51 days."""
+    declined = Declined(decline_class=classify(code, None), code=code)
+    outcome = asyncio.run(charge(Provider(answer=declined), job(resumed=False)))
+    assert decide(job(resumed=False), outcome, RetrySpec(), 0.0) == AskCustomer(reason="new_payment_method")
+
+
+def test_the_number_of_attempts_is_held_against_its_limit() -> None:
+    """User Registration 1453: a counter that nobody compared with its maximum."""
+    declined = Declined(decline_class=DeclineClass.RETRYABLE, code="insufficient_funds")
+    policy = RetrySpec(attempts_max=3)
+    ends = [decide(job(resumed=False, attempt_no=n), declined, policy, 0.0) for n in (1, 2, 3, 4)]
+    assert [type(end) for end in ends] == [RetryAfter, RetryAfter, GiveUp, GiveUp]
+
+
+def test_a_key_is_made_of_the_attempt_alone() -> None:
+    """pympp 155: a token that changed with each request was part of the key, and the customer was charged twice."""
+    one = job(resumed=True)
+    other = one._replace(payment_method="pm_2", token=10, lane=RETRY, checks=3, attempt_age=99.0)
+    assert one.attempt_key == other.attempt_key
+    assert one.reference == other.reference
 
 
 def test_each_attempt_has_a_key_and_a_reference_of_its_own() -> None:
