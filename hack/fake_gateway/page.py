@@ -31,7 +31,7 @@ th:nth-child(5), td.number { text-align: right; font-variant-numeric: tabular-nu
 tr.group td { background: var(--soft); font-weight: 600; border-top: 2px solid var(--line) }
 tbody.double tr td { background: #c6282822 } tbody.double tr.group td { background: var(--bad); color: #fff }
 code { font-size: .85em }
-.status { font-weight: 600 } .succeeded { color: var(--good) } .failed { color: var(--bad) }
+.status { font-weight: 600 } .succeeded { color: var(--good) } .failed, .reversed { color: var(--bad) }
 .pending, .requires_action { color: var(--wait) }
 nav { display: flex; gap: 1rem; margin-top: 1rem }
 """
