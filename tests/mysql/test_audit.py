@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -16,8 +17,12 @@ from billing_shards.db import queries
 from billing_shards.errors import InvalidInput
 from billing_shards.jobs import store
 from billing_shards.jobs.model import RENEWAL, RETRY
-from billing_shards.payments.model import ActionRequired, DeclineClass, Declined, Outcome, Succeeded, Unknown
+from billing_shards.payments.model import ActionRequired, DeclineClass, Declined, Outcome, Succeeded, Unknown, WebhookEvent
+from billing_shards.payments.refunds import work
+from billing_shards.payments.refunds.request import RefundOrder, request
 from billing_shards.payments.settle import Result, settle
+from billing_shards.payments.webhooks.apply import Applier
+from billing_shards.payments.webhooks.receive import Received, keep
 from tests.mysql.shard_set import DueJob, ShardSet
 
 TODAY = datetime.now(UTC).date()
@@ -224,6 +229,41 @@ def _other_bad_debt(world: World) -> None:
     world.change("lost", _NEXT.format(1), counter="ledger")
 
 
+def _refunded(world: World, *, succeeded: bool) -> None:
+    """A refund of 3.00 of what `paid` paid: asked for, or given."""
+    job, router, policy = world.jobs["paid"], world.shard_set.router, world.shard_set.spec.retry
+    request(router, RefundOrder(shard=job.shard, invoice=job.invoice, amount=300, key="k", actor="a", reason="r"))
+    if succeeded:
+        for taken in work.take(router, job.shard):
+            work.settle(router, taken, Succeeded(provider_ref="re_1"), policy=policy)
+    assert world.audit().clean
+
+
+def _reversed(world: World) -> None:
+    """The charge of `paid`, taken back by the bank."""
+    job, router = world.jobs["paid"], world.shard_set.router
+    event = WebhookEvent(
+        id="ev_1",
+        kind="charge.reversed",
+        reference=f"{job.shard}/{job.invoice}/1",
+        provider_ref=None,
+        amount=990,
+        currency="USD",
+        code="late_failure",
+    )
+    keep(router, "http", Received(event=event, body=b"", shard=job.shard, result=None))
+    assert Applier(world.shard_set.spec, router).apply(router.owner(job.shard).name, [job.shard])
+    assert world.audit().clean
+
+
+def _after(prepare: Callable[[World], None], statement: str) -> Callable[[World], None]:
+    def tamper(world: World) -> None:
+        prepare(world)
+        world.change("paid", statement)
+
+    return tamper
+
+
 def _changed(name: str, statement: str) -> Callable[[World], None]:
     return lambda world: world.change(name, statement)
 
@@ -236,6 +276,10 @@ _SUBSCRIPTION = " WHERE shard_id = %(shard)s AND id = %(subscription)s"
 _INVOICE = " WHERE shard_id = %(shard)s AND id = %(invoice)s"
 _JOB = " WHERE shard_id = %(shard)s AND id = %(job)s"
 _ATTEMPT = " WHERE shard_id = %(shard)s AND job_id = %(job)s"
+_REFUND = " WHERE shard_id = %(shard)s AND invoice_id = %(invoice)s"
+_REVERSAL = " WHERE shard_id = %(shard)s AND invoice_id = %(invoice)s AND kind = 4"
+_asked = partial(_refunded, succeeded=False)
+_given = partial(_refunded, succeeded=True)
 _ENTRY = " WHERE shard_id = %(shard)s AND invoice_id = %(invoice)s"
 
 BREAKS: list[tuple[str, str, Callable[[World], None]]] = [
@@ -274,6 +318,13 @@ BREAKS: list[tuple[str, str, Callable[[World], None]]] = [
         _changed("paid", "UPDATE ledger_entry SET debit_account = 'clearing:x'" + _ENTRY + " AND kind = 2"),
     ),
     ("write_off_entry", "another service's", _other_bad_debt),
+    ("reversal_entry", "other provider", _after(_reversed, "UPDATE ledger_entry SET credit_account = 'clearing:x'" + _REVERSAL)),
+    ("entry_keys", "never reversed", _after(_reversed, "UPDATE payment_attempt SET outcome = 2" + _ATTEMPT)),
+    ("refund_charge", "other charge", _after(_asked, "UPDATE refund SET charge_ref = 'ch_x'" + _REFUND)),
+    ("refund_sum", "more than paid", _after(_asked, "UPDATE refund SET amount = 991" + _REFUND)),
+    ("refund_entry", "not booked", _after(_asked, "UPDATE refund SET status = 2, succeeded_at = NOW(6)" + _REFUND)),
+    ("refund_entry", "other amount", _after(_given, "UPDATE refund SET amount = amount - 1" + _REFUND)),
+    ("refund_entry", "not booked back", _after(_given, "UPDATE refund SET status = 3" + _REFUND)),
     ("entry_invoice", "invoice unknown", _booked("paid", "clearing:http", "revenue:video", 2)),
     ("ledger_zero", "other account", _booked("paid", "cash:x", "revenue:video", 9)),
     ("receivable", "owes more", _booked("paid", "receivable:paid", "revenue:video", 9)),
