@@ -41,6 +41,8 @@ def application_secrets(spec: ShardSetSpec) -> list[SecretUse]:
         where = "spec.gateway" if at == 0 else f"spec.gateways[{at - 1}]"
         if gateway.api_key_secret is not None:
             uses.append(SecretUse(field=f"{where}.apiKeySecret", secret=gateway.api_key_secret.name, key="apiKey"))
+        if gateway.webhook_secret is not None:
+            uses.append(SecretUse(field=f"{where}.webhookSecret", secret=gateway.webhook_secret.name, key="webhookSecrets"))
     return [*uses, *broker_secrets(spec)]
 
 
