@@ -25,6 +25,7 @@ from billing_shards.jobs.lanes import Lanes
 from billing_shards.outbox import events, keeping
 from billing_shards.payments.refunds.pusher import RefundPusher
 from billing_shards.payments.webhooks.apply import Applier
+from billing_shards.payments.webhooks.store import count_waiting
 from billing_shards.settings import ProcessSettings, ShardSetSpec
 from billing_shards.shards.transactions import ShardRouter
 
@@ -146,7 +147,9 @@ def _measure(router: ShardRouter, lanes: Lanes, database: str, shards: Sequence[
     with router.connect(database) as connection:
         backlog = {(entry.shard, entry.lane): entry for entry in store.backlog(connection, shards)}
         unsent = events.count_unsent(connection, shards)
+        webhooks = count_waiting(connection, shards)
     for shard in shards:
+        telemetry.WEBHOOKS_WAITING.labels(shard).set(webhooks.get(shard, 0))
         telemetry.OUTBOX_UNSENT.labels(shard).set(unsent.get(shard, 0))
         for lane in {*lanes, *(lane for of_shard, lane in backlog if of_shard == shard)}:
             entry = backlog.get((shard, lane))

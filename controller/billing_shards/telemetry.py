@@ -65,6 +65,7 @@ EVENTS_PURGED = Counter("billing_shards_events_purged_total", "Events deleted af
 BROKER_CONNECTED = Gauge("billing_shards_broker_connected", "Whether this process is connected to the broker of the outbox.")
 REFUNDS = Counter("billing_shards_refunds_total", "Answers to refunds, by what became of the refund.", ["status"])
 WEBHOOKS = Counter("billing_shards_webhooks_total", "Webhooks received, by how they were answered.", ["provider", "answer"])
+WEBHOOKS_WAITING = Gauge("billing_shards_webhooks_waiting", "Stored webhooks that are not done with.", ["shard"])
 WEBHOOKS_APPLIED = Counter("billing_shards_webhooks_applied_total", "Stored webhooks done with, by what they led to.", ["result"])
 LOOP_ERRORS = Counter("billing_shards_loop_errors_total", "Rounds of a background loop that failed.", ["loop"])
 

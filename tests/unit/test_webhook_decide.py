@@ -30,7 +30,9 @@ from billing_shards.payments.webhooks.model import (
     Wait,
     parse_reference,
 )
+from billing_shards.settings import RetrySpec
 
+POLICY = RetrySpec(delays_seconds=(300, 1800), jitter=0.2, attempts_max=4)
 KINDS: tuple[WebhookKind, ...] = get_args(WebhookKind)
 OPEN = {AttemptOutcome.UNKNOWN, AttemptOutcome.PENDING}
 O, J = AttemptOutcome, Status  # noqa: E741 - short names for a table
@@ -200,7 +202,12 @@ def test_what_a_webhook_of_a_refund_leads_to(kind: WebhookKind, status: RefundSt
 def test_a_customer_who_disputes_is_not_charged_again_by_a_machine(
     code: str | None, wanted: RetryAfter | AskCustomer | Review
 ) -> None:
-    assert after_reversal(code, (300, 1800), 0.2, 0.5) == wanted
+    assert after_reversal(code, 1, POLICY, 0.5) == wanted
+
+
+def test_a_customer_who_never_has_the_money_is_not_tried_for_ever() -> None:
+    assert isinstance(after_reversal("insufficient_funds", 3, POLICY, 0.0), RetryAfter)
+    assert after_reversal("insufficient_funds", 4, POLICY, 0.0) == Review(reason="attempts_exhausted")
 
 
 @given(st.integers(0, 100_000))

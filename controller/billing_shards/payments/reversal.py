@@ -1,8 +1,8 @@
 """A late failure: a charge that had succeeded, and was taken back by the customer's bank.
 
-The ledger gets a counter-entry, the attempt is closed as reversed, the invoice is open again, and its job waits for a fresh attempt,
-the customer or a person, by the bank's reason. All in the transaction that learnt of it, under the locks of job and invoice; done
-twice it would find the attempt reversed already.
+The ledger gets a counter-entry, the attempt is closed as reversed, the invoice is open again, and its job waits for a fresh
+attempt, the customer or a person, by the bank's reason. All in the transaction that learnt of it, under the locks of job and
+invoice; done twice it would find the attempt reversed already.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reverse(
     transaction: ShardTransaction, case: Case, code: str | None, *, policy: RetrySpec, lanes: Lanes, draw: float
 ) -> Booking:
     """Take back the payment of a case whose attempt succeeded and whose invoice is paid. `draw` in [0, 1) is the jitter's."""
-    after = after_reversal(code, policy.delays_seconds, policy.jitter, draw)
+    after = after_reversal(code, case.last_attempt_no, policy, draw)
     attempt = {"job": case.job, "attempt_no": case.attempt_no, "code": code}
     transaction.write(_q.reverse_attempt, attempt, table="payment_attempt", keys=[(case.job, case.attempt_no)])
     _reopen_job(transaction, case, after, grace_seconds=policy.grace_seconds, lanes=lanes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -228,9 +228,3 @@ def _book(transaction: ShardTransaction, work: _Work) -> None:
         first = transaction.take_many(counts)
         ledger.book(transaction, first.get("ledger", 0), work.entries)
         events.write(transaction, first.get("event", 0), work.events)
-
-
-def waiting(router: ShardRouter, database: str, shards: Collection[int]) -> dict[int, int]:
-    """Webhooks that are not done with, by shard. Raises `DatabaseError`s."""
-    with router.connect(database) as connection:
-        return store.count_waiting(connection, shards)

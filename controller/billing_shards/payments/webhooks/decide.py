@@ -9,7 +9,6 @@ Each action leaves things so that the same webhook, or an older one, does nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import assert_never
 
 from billing_shards.jobs.model import Status
@@ -29,6 +28,7 @@ from billing_shards.payments.webhooks.model import (
     TakenBack,
     Wait,
 )
+from billing_shards.settings import RetrySpec
 
 TRIES_MAX = 14
 """Looks at a webhook that tells of a success which the provider does not confirm."""
@@ -84,12 +84,16 @@ def wait_seconds(tries: int) -> float:
     return min(_WAIT_SECONDS_MAX, _WAIT_SECONDS * 2.0 ** min(tries, 20))
 
 
-def after_reversal(code: str | None, delays: Sequence[int], jitter: float, draw: float) -> RetryAfter | AskCustomer | Review:
-    """What becomes of the job of a charge that was taken back for this reason. `draw` in [0, 1) is the jitter's."""
+def after_reversal(code: str | None, attempts: int, policy: RetrySpec, draw: float) -> RetryAfter | AskCustomer | Review:
+    """What becomes of the job of a charge that was taken back for this reason, after so many attempts. `draw` in [0, 1) is the
+    jitter's.
+    """
     reason = code or "unknown"
-    if reason in _NO_MONEY:
-        return RetryAfter(seconds=delays[0] * (1 + jitter * draw))
     decline = classify(reason, None)
+    if reason in _NO_MONEY:
+        if attempts >= policy.attempts_max:
+            return Review(reason="attempts_exhausted")
+        return RetryAfter(seconds=policy.delays_seconds[0] * (1 + policy.jitter * draw))
     if reason in _OTHER_METHOD or decline is DeclineClass.NEW_METHOD:
         return AskCustomer(reason="new_payment_method")
     if decline is DeclineClass.CUSTOMER:
