@@ -190,6 +190,7 @@ class Claimer:
             limit=limit,
             lease_seconds=self._spec.claimer.lease_seconds,
             provider=self._lanes.provider(entry.lane),
+            since=entry.at,
         )
         jobs: list[Job] = []
         self._held.reserve(entry.lane, limit)

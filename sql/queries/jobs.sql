@@ -13,7 +13,7 @@ GROUP BY shard_id, lane
 SELECT CONCAT_WS('\t', id, subscription_id, invoice_id, amount, currency, payment_method, HEX(idempotency_key), attempt_no, attempt_open,
                  checks, TIMESTAMPDIFF(SECOND, NOW(6), grace_until))
 FROM billing_job FORCE INDEX (claim)
-WHERE shard_id = %(shard)s AND lane = %(lane)s AND status = 0 AND due_at <= NOW(6)
+WHERE shard_id = %(shard)s AND lane = %(lane)s AND status = 0 AND due_at >= %(since)s AND due_at <= NOW(6)
 ORDER BY due_at, id
 LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED

@@ -310,12 +310,16 @@ def queries_of(server: MySQLServer, user: str) -> int:
     return int(row[0]) if row else 0
 
 
-def test_an_idle_claimer_of_16_shards_asks_seldom_and_still_sees_a_new_job(
+def test_an_idle_claimer_of_16_shards_asks_seldom_and_still_sees_a_new_job_within_a_second(
     make_shard_set: Callable[..., ShardSet], provider: FakeGateway, make_pod: Callable[..., Pod]
 ) -> None:
-    """By the defaults of the spec. The bound is on what is asked, which a busy machine only lowers."""
+    """By the defaults of the spec, and with services of their own lanes, which cost no query more. The bound is on what is asked,
+    which a busy machine only lowers; a new job's wait is measured by the server's clock, and the median of several counts.
+    """
     shard_set = make_shard_set(shardCount=16, shardMap=[{"from": 0, "to": 15, "database": "a"}])
-    pod = make_pod("claimer", shard_set.site, document(shard_set, provider, claimer={}))
+    services = [{"name": f"service-{number}", "lane": number} for number in range(1, 11)]
+    pod = make_pod("claimer", shard_set.site, document(shard_set, provider, claimer={}, services=services))
+    shard_set.add_due_job("later", lane=20, overdue_seconds=-3600)
     pod.start()
     pod.wait_for("claimer_started")
     server = shard_set.site.servers[0]
@@ -324,5 +328,14 @@ def test_an_idle_claimer_of_16_shards_asks_seldom_and_still_sees_a_new_job(
     time.sleep(8)
     asked, seconds = queries_of(server, APPLICATION.username) - before, time.monotonic() - since
     assert 0 < asked <= 2 * seconds
-    shard_set.add_due_job("sub-1")
-    pod.until(lambda: paid(shard_set) == 1)
+    waits = []
+    for number, lane in enumerate((0, 2, 8, 20, 21)):
+        due = shard_set.add_due_job(f"sub-{number}", lane=lane)
+        pod.until(lambda number=number: paid(shard_set) == number + 1)  # type: ignore[misc]
+        query = (
+            "SELECT TIMESTAMPDIFF(MICROSECOND, j.created_at, t.created_at) / 1e6"
+            " FROM billing_job AS j JOIN payment_attempt AS t ON t.shard_id = j.shard_id AND t.job_id = j.id"
+            " WHERE j.shard_id = %(shard)s AND j.id = %(id)s"
+        )
+        waits.append(float(shard_set.rows(due.shard, query, id=due.job)[0][0]))
+    assert sorted(waits)[2] < 1

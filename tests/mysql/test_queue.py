@@ -5,15 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 import pytest
 
+from billing_shards import telemetry
 from billing_shards.db import Rows
 from billing_shards.jobs import store
 from billing_shards.jobs.model import RENEWAL, RETRY, Job, Lane, Status, attempt_key
+from billing_shards.payments.model import Succeeded
 from billing_shards.payments.reap import reap
+from billing_shards.payments.settle import Result, settle
 from billing_shards.shards.transactions import ShardTransaction
+from tests.mysql.pods import until
 from tests.mysql.shard_set import DueJob, ShardSet, pretty
 
 
@@ -74,13 +79,26 @@ def test_claim_leaves_what_is_not_due_of_another_lane_or_claimed(shard_set: Shar
     assert claim(shard_set, fill_retry.shard, lane=RETRY) == []
 
 
+def test_a_claim_leaves_what_was_due_before_the_time_it_is_given(shard_set: ShardSet) -> None:
+    early, late = fill(shard_set, 2)
+    earlier = "UPDATE billing_job SET due_at = '2020-01-01' WHERE shard_id = %(shard)s AND id = %(id)s"
+    shard_set.change(3, earlier, id=early.job)
+    with shard_set.router.read(3) as connection:
+        (due,) = store.next_due(connection, [3])
+    assert due.at == datetime(2020, 1, 1)
+    options: dict[str, Any] = {"limit": 10, "lease_seconds": 60, "provider": "http"}
+    after = store.claim(shard_set.router, 3, RENEWAL, **options, since=datetime(2020, 1, 2))
+    assert [job.id for job in after] == [late.job]
+    assert [job.id for job in store.claim(shard_set.router, 3, RENEWAL, **options, since=due.at)] == [early.job]
+
+
 def test_two_claimers_take_disjoint_jobs_while_both_transactions_are_open(shard_set: ShardSet) -> None:
     """A claim that sorts would lock all candidates, and the second claimer would find none."""
     fill(shard_set, 40)
     first = second = frozenset[int]()
     query = store._q.claim_candidates
     with shard_set.router.read(3) as one, shard_set.router.read(3) as two:
-        params = {"shard": 3, "lane": 0, "limit": 20}
+        params = {"shard": 3, "lane": 0, "limit": 20, "since": store.FIRST}
         first = frozenset(row[0] for row in one.exec_driver_sql(query, params))
         second = frozenset(row[0] for row in two.exec_driver_sql(query, params))
         # Neither does an open claim keep the scheduler from adding a job to the same shard.
@@ -179,6 +197,104 @@ def test_two_reapers_take_each_job_back_once(shard_set: ShardSet) -> None:
     assert shard_set.count("billing_job", "lost_leases = 1") == 60
 
 
+def test_a_worker_that_finishes_while_it_is_being_reaped_is_either_too_late_or_in_time(shard_set: ShardSet) -> None:
+    """A reaper that looked before the job was finished must not take it back after: done and ready, it would be charged twice."""
+    fill(shard_set, 40)
+    jobs = claim(shard_set)
+    start = threading.Barrier(2)
+
+    def finish() -> int:
+        start.wait()
+        done = [Result(job=job, outcome=Succeeded(provider_ref="ch"), draw=0.0) for job in jobs]
+        return sum(not settle(shard_set.router, 3, [one], policy=shard_set.spec.retry) for one in done)
+
+    def take_back() -> int:
+        start.wait()
+        count = 0
+        for job in reversed(jobs):
+            expire(shard_set, job)
+            count += reap_all(shard_set)
+        return count
+
+    def expire(shard_set: ShardSet, job: Job) -> None:
+        ended = "UPDATE billing_job SET due_at = NOW(6) WHERE shard_id = %(shard)s AND id = %(id)s AND status = 1"
+        shard_set.change(3, ended, id=job.id)
+
+    with ThreadPoolExecutor(2) as pool:
+        worker, reaper = pool.submit(finish), pool.submit(take_back)
+        finished, reaped = worker.result(), reaper.result()
+    assert finished + reaped == 40
+    assert shard_set.count("billing_job", "status = 2 AND lost_leases = 0") == finished > 0
+    assert shard_set.count("billing_job", "status = 0 AND lost_leases = 1 AND lease_token = 0") == reaped > 0
+    assert shard_set.count("ledger_entry", "kind = 2") == shard_set.count("invoice", "status = 2") == finished
+
+
+def test_a_job_that_was_reaped_and_claimed_again_is_the_new_workers_alone(shard_set: ShardSet) -> None:
+    """The first worker, which was only slow, still sees it in work: by another's token."""
+    fill(shard_set, 1)
+    (first,) = claim(shard_set)
+    expire(shard_set, first)
+    assert reap_all(shard_set) == 1
+    shard_set.change(3, "UPDATE billing_job SET due_at = NOW(6) WHERE shard_id = %(shard)s")
+    (second,) = claim(shard_set)
+    late = Result(job=first, outcome=Succeeded(provider_ref="ch_1"), draw=0.0)
+    assert settle(shard_set.router, 3, [late], policy=shard_set.spec.retry) == [first]
+    assert store.renew(shard_set.router, [first], lease_seconds=60) == store.release(shard_set.router, [first]) == 0
+    assert status(shard_set, second).lease_token == second.token
+    mine = Result(job=second, outcome=Succeeded(provider_ref="ch_1"), draw=0.0)
+    assert settle(shard_set.router, 3, [mine], policy=shard_set.spec.retry) == []
+    assert shard_set.count("ledger_entry", "kind = 2") == 1
+
+
+def test_whatever_a_dead_process_held_is_found_by_the_lease_alone(shard_set: ShardSet) -> None:
+    """No row tells of a process: none can be forgotten, and none has to be there for its jobs to come back."""
+    fill(shard_set, 3)
+    fill(shard_set, 2, shard=6)
+    for job in (*claim(shard_set), *claim(shard_set, 6)):
+        expire(shard_set, job)
+    assert reap_all(shard_set) == 5
+    assert shard_set.count("billing_job", "status = 1") == 0
+
+
+def test_a_settlement_that_is_a_deadlocks_victim_is_written_all_the_same(shard_set: ShardSet) -> None:
+    """Somebody locks invoice and job in the other order, and has written more: the server rolls the settlement back. It lives."""
+    (due,) = fill(shard_set, 1)
+    (job,) = claim(shard_set)
+    done = Result(job=job, outcome=Succeeded(provider_ref="ch"), draw=0.0)
+    before = deadlocks_met()
+    with ThreadPoolExecutor(1) as pool, shard_set.owners["a"].engine.connect() as other:
+        other.exec_driver_sql("UPDATE subscription SET updated_at = NOW(6), notices = notices + 1 WHERE shard_id = 3")
+        other.exec_driver_sql("UPDATE outbox SET sent_at = NOW(6) WHERE shard_id = 3")
+        other.exec_driver_sql("UPDATE invoice SET issued_at = NOW(6) WHERE shard_id = 3 AND id = %(id)s", {"id": due.invoice})
+        settling = pool.submit(settle, shard_set.router, 3, [done], policy=shard_set.spec.retry)
+        waits = "SELECT COUNT(*) FROM performance_schema.data_lock_waits"
+        with shard_set.site.servers[0].client() as connection, connection.cursor() as cursor:
+            until(lambda: cursor.execute(waits) and cursor.fetchone() != (0,))
+        other.exec_driver_sql("UPDATE billing_job SET checks = 0 WHERE shard_id = 3 AND id = %(id)s", {"id": due.job})
+        other.commit()
+        assert settling.result() == []
+    assert deadlocks_met() > before
+    assert shard_set.count("invoice", "status = 2") == shard_set.count("ledger_entry", "kind = 2") == 1
+
+
+def deadlocks_met() -> float:
+    return float(telemetry.TRANSACTION_RERUNS.labels("deadlock")._value.get())
+
+
+def test_claiming_and_finishing_lock_only_their_own_rows(shard_set: ShardSet) -> None:
+    """A list of ids must not become a scan: others' jobs, due or in work, stay free."""
+    fill(shard_set, 30)
+    mine, others = claim(shard_set, limit=10), claim(shard_set, limit=10)
+    outcome = Succeeded(provider_ref="ch")
+    with shard_set.owner(3) as holder:
+        held = tuple(job.id for job in others)
+        holder.exec_driver_sql("SELECT id FROM billing_job WHERE shard_id = 3 AND id IN %(ids)s FOR UPDATE", {"ids": held})
+        assert store.renew(shard_set.router, mine, lease_seconds=60) == 10
+        done = [Result(job=job, outcome=outcome, draw=0.0) for job in mine]
+        assert settle(shard_set.router, 3, done, policy=shard_set.spec.retry) == []
+        assert len(claim(shard_set, limit=10)) == 10
+
+
 def test_next_due_sees_each_shard_and_lane_by_the_servers_clock(shard_set: ShardSet) -> None:
     fill(shard_set, 3)
     fill(shard_set, 1, shard=5, overdue_seconds=-600)
@@ -211,7 +327,7 @@ def test_explain_of_the_hot_queries(shard_set: ShardSet) -> None:
     fill(shard_set, 120)
     fill(shard_set, 120, shard=1)
     hot: dict[str, dict[str, Any]] = {
-        "claim_candidates": {"lane": 0, "limit": 20},
+        "claim_candidates": {"lane": 0, "limit": 20, "since": store.FIRST},
         "expired_leases": {"lane": 0, "limit": 20},
         "claim": {"token": 1, "lease_seconds": 60, "ids": (1, 2, 3)},
         "next_due": {"shards": (1, 3)},

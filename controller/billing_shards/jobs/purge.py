@@ -13,6 +13,7 @@ import structlog
 from billing_shards import telemetry
 from billing_shards.db import queries
 from billing_shards.jobs.model import Lane, Status
+from billing_shards.jobs.store import FIRST
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
 _q = queries("jobs")
@@ -26,7 +27,7 @@ _FINISHED = (Status.SUCCEEDED, Status.FAILED)
 
 Place = tuple[datetime, int]
 """When a job finished, and its id: where in its lane's finished jobs it is."""
-_START: Place = (datetime(1970, 1, 1), 0)  # noqa: DTZ001 - UTC and naive, as the database has it
+_START: Place = (FIRST, 0)
 Part = tuple[int, Lane, Status]
 """A shard's lane, and how its jobs finished."""
 

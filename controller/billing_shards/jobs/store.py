@@ -18,6 +18,8 @@ from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
 _q = queries("jobs")
 
+FIRST = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC and naive, as the database has it
+"""Before anything was due."""
 _TOKEN_BITS = 63  # tokens are random: no two claims of any process share one
 
 
@@ -29,6 +31,8 @@ class Due:
     lane: Lane
     in_seconds: float
     """Until it falls due, by the server's clock; negative where it is due."""
+    at: datetime = FIRST
+    """When it falls due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,7 @@ class Reaped:
 def next_due(connection: Connection, shards: Collection[int]) -> list[Due]:
     """When the next ready job of each of the shards' lanes falls due; lanes without one are left out."""
     rows = connection.exec_driver_sql(_q.next_due, {"shards": tuple(shards)}).all()
-    return [Due(shard=r[0], lane=Lane(r[1]), in_seconds=(r[2] - r[3]).total_seconds()) for r in rows]
+    return [Due(shard=r[0], lane=Lane(r[1]), in_seconds=(r[2] - r[3]).total_seconds(), at=r[2]) for r in rows]
 
 
 def backlog(connection: Connection, shards: Collection[int]) -> list[Backlog]:
@@ -77,8 +81,13 @@ def lanes_in_use(connection: Connection, shards: Collection[int]) -> tuple[int, 
     return tuple(connection.exec_driver_sql(_q.lanes_in_use, {"shards": tuple(shards)}).scalars())
 
 
-def claim(router: ShardRouter, shard: int, lane: Lane, *, limit: int, lease_seconds: int, provider: str) -> list[Job]:
+def claim(
+    router: ShardRouter, shard: int, lane: Lane, *, limit: int, lease_seconds: int, provider: str, since: datetime = FIRST
+) -> list[Job]:
     """Take up to `limit` due jobs under a lease of `lease_seconds`, opening an attempt at `provider` for each that has none open.
+
+    None that was due before `since`: where somebody's snapshot is open, what was claimed before still lies at the head of the
+    index, and each claim would read over it anew.
 
     One short transaction: candidates FOR UPDATE SKIP LOCKED, mark, attempt rows. Raises what `ShardRouter.run` raises.
     """
@@ -86,7 +95,7 @@ def claim(router: ShardRouter, shard: int, lane: Lane, *, limit: int, lease_seco
     taken: list[Job] = []
 
     def body(transaction: ShardTransaction) -> list[Job]:
-        found = transaction.read(_q.claim_candidates, {"lane": int(lane), "limit": limit})
+        found = transaction.read(_q.claim_candidates, {"lane": int(lane), "limit": limit, "since": since})
         rows = [row[0].split("\t") for row in found]
         taken[:] = []
         if rows:

@@ -83,7 +83,7 @@ def _claim(router: ShardRouter, shard: int, *, batch: int, lease_seconds: int) -
 
     def claim(transaction: ShardTransaction) -> tuple[int, ...]:
         nonlocal ids
-        ids = tuple(row[0] for row in transaction.read(_jobs.claim_candidates, {"lane": 0, "limit": batch}))
+        ids = tuple(row[0] for row in transaction.read(_jobs.claim_candidates, {"lane": 0, "limit": batch, "since": "1970-01-01"}))
         if ids:
             mark = {"ids": ids, "token": token, "lease_seconds": lease_seconds}
             transaction.write(_jobs.claim, mark, table="billing_job", keys=[(job,) for job in ids])
