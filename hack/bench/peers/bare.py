@@ -1,32 +1,37 @@
 """Claim and complete alone: the product's queue without its billing, which is all that the peers do.
 
-The transactions are the product's (fence, READ COMMITTED, rerun as a whole), and so are the statements that find the candidates
-and mark them, and completion needs the lease's token. Left out is what makes a charge of a job: the attempt before the
-send, the attempt's outcome, invoice, ledger entry, event, and the claimer's asyncio between claim and settlement. The peers'
-handlers do nothing either.
+`jobs.store.claim` itself, in the product's transactions (fence, READ COMMITTED, rerun), whose writes to other tables than the
+queue's are left out; then one statement that completes the claim's jobs, by the lease's token. So left out is what makes a charge
+of a job: the attempt before the send and its outcome, invoice, ledger entry, event, and the claimer's asyncio between claim and
+settlement. The peers' handlers do nothing either.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import secrets
+import queue
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import TypeVar
 
 from billing_shards import bench, process
-from billing_shards.db import queries
-from billing_shards.settings import Manifest
+from billing_shards.db import Ids, queries
+from billing_shards.jobs import store
+from billing_shards.jobs.model import RENEWAL, Job
+from billing_shards.settings import Manifest, ShardSetSpec
+from billing_shards.shards.map import ShardMap
 from billing_shards.shards.shardset import ManifestSecrets
-from billing_shards.shards.transactions import ShardRouter, ShardTransaction
+from billing_shards.shards.transactions import Body, Committed, Key, Params, ShardRouter, ShardTransaction
 from hack.bench.figures import Round, cpu_of
 from hack.mysql import MySQLServer
 
-_jobs = queries("jobs")
-_bench = queries("bench")
+_q = queries("bench")
 
-_TOKEN_BITS = 63
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +51,10 @@ def drain(mysql: MySQLServer, manifest_path: Path, *, jobs: int, processes: int)
     for worker in workers:
         worker.start()
     for _ in workers:
-        tell.get(timeout=120)
+        _told(tell, workers)
     server, start = cpu_of(mysql.pid), time.perf_counter()
     go.set()
-    done = [tell.get(timeout=600) for _ in workers]
+    done = [_told(tell, workers) for _ in workers]
     seconds, server = time.perf_counter() - start, cpu_of(mysql.pid) - server
     for worker in workers:
         worker.join()
@@ -58,45 +63,72 @@ def drain(mysql: MySQLServer, manifest_path: Path, *, jobs: int, processes: int)
     return Round(jobs=jobs, rate=jobs / seconds, clients=sum(one.cpu_seconds for one in done), server=server)
 
 
+def _told(tell: multiprocessing.Queue[_Done], workers: Sequence[BaseProcess]) -> _Done:
+    """What a worker tells next. Raises `AssertionError` where one has failed."""
+    while True:
+        try:
+            return tell.get(timeout=1)
+        except queue.Empty:
+            if any(worker.exitcode for worker in workers):
+                raise AssertionError("a process that drains has failed") from None
+
+
+class _QueueRouter(ShardRouter):
+    """A router whose transactions write to the queue's table alone."""
+
+    def run(self, shard: int, body: Body[T], *, committed: Committed[T] | None = None) -> T:
+        """See `ShardRouter`."""
+        return super().run(shard, lambda transaction: body(_QueueTransaction(transaction)), committed=committed)
+
+
+class _QueueTransaction(ShardTransaction):
+    """Does what another one does, but leaves out every write to another table than the queue's."""
+
+    __slots__ = ()
+
+    def __init__(self, transaction: ShardTransaction) -> None:
+        super().__init__(transaction._connection, transaction.shard, transaction.now)  # noqa: SLF001
+
+    def write(self, query: str, params: Params, *, table: str, keys: Sequence[Key]) -> int:
+        """See `ShardTransaction`."""
+        return super().write(query, params, table=table, keys=keys) if table == "billing_job" else len(keys)
+
+
 def _work(manifest_path: Path, number: int, processes: int, tell: multiprocessing.Queue[_Done], go: Event) -> None:
     manifest = Manifest.read(manifest_path)
-    count = manifest.spec.shard_count
+    spec, count = manifest.spec, manifest.spec.shard_count
     first = number * count // processes
-    shard_set = process.ShardSet(name=manifest.name, spec=manifest.spec, secrets=ManifestSecrets(manifest.secrets))
-    router = process.router(shard_set, pool_size=1)
+    shard_set = process.ShardSet(name=manifest.name, spec=spec, secrets=ManifestSecrets(manifest.secrets))
+    shard_map = ShardMap.from_spec(spec)
+    plain = process.router(shard_set, pool_size=1)
+    router = _QueueRouter(plain.databases, {shard: shard_map.database_of(shard) for shard in range(count)})
     tell.put(_Done())
     go.wait()
     before = time.process_time()
-    claimer = manifest.spec.claimer
     done = 0
     for shard in (*range(first, count), *range(first)):
-        while ids := _claim(router, shard, batch=claimer.batch, lease_seconds=claimer.lease_seconds):
-            done += len(ids)
+        while jobs := _claim(router, shard, spec):
+            _complete(router, shard, jobs)
+            done += len(jobs)
     tell.put(_Done(jobs=done, cpu_seconds=time.process_time() - before))
     router.close()
 
 
-def _claim(router: ShardRouter, shard: int, *, batch: int, lease_seconds: int) -> tuple[int, ...]:
-    """Claim a batch in one transaction and complete it in another; the jobs' ids."""
-    token = secrets.randbits(_TOKEN_BITS)
-    ids: tuple[int, ...] = ()
+def _claim(router: ShardRouter, shard: int, spec: ShardSetSpec) -> list[Job]:
+    claimer = spec.claimer
+    return store.claim(
+        router, shard, RENEWAL, limit=claimer.batch, lease_seconds=claimer.lease_seconds, provider=spec.gateway.name
+    )
 
-    def claim(transaction: ShardTransaction) -> tuple[int, ...]:
-        nonlocal ids
-        ids = tuple(row[0] for row in transaction.read(_jobs.claim_candidates, {"lane": 0, "limit": batch, "since": "1970-01-01"}))
-        if ids:
-            mark = {"ids": ids, "token": token, "lease_seconds": lease_seconds}
-            transaction.write(_jobs.claim, mark, table="billing_job", keys=[(job,) for job in ids])
-        return ids
+
+def _complete(router: ShardRouter, shard: int, jobs: Sequence[Job]) -> None:
+    ids = [job.id for job in jobs]
+    params = {"ids": Ids(ids), "token": jobs[0].token}
 
     def complete(transaction: ShardTransaction) -> int:
-        found = transaction.write(
-            _bench.complete, {"ids": ids, "token": token}, table="billing_job", keys=[(job,) for job in ids]
-        )
+        found = transaction.write(_q.complete, params, table="billing_job", keys=[(job,) for job in ids])
         if found != len(ids):
             raise AssertionError(f"shard {shard}: {len(ids) - found} of {len(ids)} leases were lost")
         return found
 
-    if router.run(shard, claim):
-        router.run(shard, complete)
-    return ids
+    router.run(shard, complete)
