@@ -54,7 +54,7 @@ SET j.status = 0, j.due_at = NOW(6), j.updated_at = NOW(6)
 WHERE j.status = 1 AND j.lease_token = h.token
 
 -- name: held
-SELECT j.id
+SELECT j.id, j.lease_token
 FROM JSON_TABLE(%(held)s, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', token BIGINT UNSIGNED PATH '$[1]')) AS h
 STRAIGHT_JOIN billing_job AS j ON j.shard_id = %(shard)s AND j.id = h.id
 WHERE j.status = 1 AND j.lease_token = h.token

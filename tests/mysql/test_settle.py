@@ -152,6 +152,19 @@ def test_a_lost_lease_writes_nothing_of_that_job_and_all_of_the_others(shard_set
     assert shard_set.count("ledger_entry", "kind = 2") == 5
 
 
+def test_outcomes_of_a_job_that_was_lost_and_claimed_anew_by_the_same_process_are_told_apart(shard_set: ShardSet) -> None:
+    fill(shard_set, 2)
+    jobs = claim(shard_set)
+    expire(shard_set, jobs[0])
+    reap_all(shard_set)
+    shard_set.change(3, "UPDATE billing_job SET due_at = NOW(6) WHERE shard_id = %(shard)s AND status = 0")
+    (again,) = claim(shard_set)
+    both = (*jobs, again)
+    assert settled(shard_set, *((job, Succeeded(provider_ref="ch_1")) for job in both)) == [jobs[0]]
+    assert shard_set.count("billing_job", "status = 2") == 2
+    assert shard_set.count("ledger_entry", "kind = 2") == 2
+
+
 def test_a_job_is_finished_once(shard_set: ShardSet) -> None:
     fill(shard_set, 1)
     (job,) = claim(shard_set)

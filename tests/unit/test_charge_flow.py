@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from billing_shards.jobs.model import RENEWAL, RETRY, Job
+from billing_shards.jobs.model import RENEWAL, RETRY, Job, clock
 from billing_shards.payments.charge import charge
 from billing_shards.payments.decide import AskCustomer, CheckAfter, GiveUp, Paid, RetryAfter, Review, decide
 from billing_shards.payments.declines import classify
@@ -81,6 +81,7 @@ def job(*, resumed: bool, age: float = 0, attempt_no: int = 2, checks: int = 0) 
         checks=checks,
         resumed=resumed,
         attempt_age=age,
+        claimed_at=clock(),
         grace_seconds=86_400,
         token=9,
     )
@@ -122,6 +123,19 @@ def test_an_open_attempt_whose_key_may_have_expired_is_only_looked_for(age: floa
     """The same key would be a new request to the provider, which may still be working on the first one."""
     provider = Provider(key_ttl_seconds=ttl)
     assert asyncio.run(charge(provider, job(resumed=True, age=age))) == EXPIRED
+    assert provider.asked == ["7/39/2"]
+
+
+@pytest.mark.parametrize("stood_still", [DAY * 0.9, 30 * DAY])
+def test_a_process_that_stood_still_for_longer_than_the_key_lives_sends_nothing(stood_still: float) -> None:
+    """Others have reaped the job meanwhile and were paid under the same key, which the provider has forgotten since."""
+    provider = Provider()
+    new = job(resumed=False)
+    outcome = asyncio.run(charge(provider, new._replace(claimed_at=new.claimed_at - stood_still)))
+    assert outcome == NotSent(reason="held too long to be sent", cause=Cause.HELD_BACK)
+    assert provider.asked == []
+    resumed = job(resumed=True)
+    assert asyncio.run(charge(provider, resumed._replace(claimed_at=resumed.claimed_at - stood_still))) == EXPIRED
     assert provider.asked == ["7/39/2"]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 
 from billing_shards import process
-from billing_shards.jobs.model import RENEWAL, Job
+from billing_shards.jobs.model import RENEWAL, Job, clock
 from billing_shards.payments.charge import charge
 from billing_shards.payments.decide import CheckAfter, Decision, Paid, RetryAfter, Review, decide
 from billing_shards.payments.gateway import PaymentGateway
@@ -68,7 +68,7 @@ def new_job(number: int) -> Job:
     return Job(
         shard=number % 256, id=number, lane=RENEWAL, subscription=f"sub-{number}", invoice=number, amount=990, currency="USD",
         payment_method="cus_1/pm_card", provider="cards", key=number.to_bytes(32, "big"), attempt_no=1, checks=0, resumed=False,
-        attempt_age=0.0, grace_seconds=14 * 86_400, token=1,
+        attempt_age=0.0, claimed_at=clock(), grace_seconds=14 * 86_400, token=1,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from billing_shards.jobs.model import RENEWAL, Job
+from billing_shards.jobs.model import RENEWAL, Job, clock
 from billing_shards.payments.breaker import PROBE_SECONDS, Breaker, State
 from billing_shards.payments.decide import CheckAfter, decide
 from billing_shards.payments.gateway import ChargesOnly
@@ -197,7 +197,8 @@ def test_what_is_kept_back_is_given_back_cheaply_and_never_reviewed() -> None:
     for checks in range(20):
         job = Job(
             shard=1, id=1, lane=RENEWAL, subscription="s", invoice=1, amount=1, currency="USD", payment_method="pm",
-            provider="scripted", key=b"", attempt_no=1, checks=checks, resumed=True, attempt_age=0, grace_seconds=0, token=1,
+            provider="scripted", key=b"", attempt_no=1, checks=checks, resumed=True, attempt_age=0,
+            claimed_at=clock(), grace_seconds=0, token=1,
         )  # fmt: skip
         assert decide(job, kept, RetrySpec(), 0.0) == CheckAfter(seconds=25, checks=checks)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from billing_shards.jobs.agenda import Agenda
 from billing_shards.jobs.held import Held
 from billing_shards.jobs.lanes import Lanes
-from billing_shards.jobs.model import RENEWAL, RETRY, Job, Lane
+from billing_shards.jobs.model import RENEWAL, RETRY, Job, Lane, clock
 from billing_shards.jobs.store import Due
 from billing_shards.jobs.waiting import Waiting
 from billing_shards.settings import parse_spec
@@ -36,7 +36,8 @@ def job(lane: Lane) -> Job:
     number = next(_numbers)
     return Job(
         shard=1, id=number, lane=lane, subscription="s", invoice=1, amount=1, currency="USD", payment_method="pm",
-        provider="http", key=b"", attempt_no=1, checks=0, resumed=False, attempt_age=0, grace_seconds=1, token=number,
+        provider="http", key=b"", attempt_no=1, checks=0, resumed=False, attempt_age=0,
+        claimed_at=clock(), grace_seconds=1, token=number,
     )  # fmt: skip
 
 

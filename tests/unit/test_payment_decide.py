@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing_shards.jobs.model import RENEWAL, RETRY, Job, Lane, attempt_key, job_key
+from billing_shards.jobs.model import RENEWAL, RETRY, Job, Lane, attempt_key, clock, job_key
 from billing_shards.payments.decide import AskCustomer, CheckAfter, Decision, GiveUp, Paid, RetryAfter, Review, decide
 from billing_shards.payments.declines import classify
 from billing_shards.payments.model import (
@@ -57,6 +57,7 @@ def job(*, attempt_no: int = 1, checks: int = 0, grace: timedelta = timedelta(da
         checks=checks,
         resumed=checks > 0,
         attempt_age=0,
+        claimed_at=clock(),
         grace_seconds=int(grace.total_seconds()),
         token=9,
     )

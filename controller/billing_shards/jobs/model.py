@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from datetime import date
 from enum import IntEnum
 from typing import NamedTuple
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the former is Linux's
 
 
 class Lane(int):
@@ -73,7 +76,9 @@ class Job(NamedTuple):
     resumed: bool
     """The attempt was opened by an earlier claim, and its outcome is unknown: it must be resolved, never begun anew."""
     attempt_age: float
-    """Seconds since the attempt was opened, by the server's clock; 0 where it is new."""
+    """Seconds since the attempt was opened, by the server's clock, when the job was claimed; 0 where it is new."""
+    claimed_at: float
+    """By `clock`, before the claim began."""
     grace_seconds: int
     """Left, at the time of the claim, for attempts to begin in; negative where it is over."""
     token: int
@@ -87,6 +92,11 @@ class Job(NamedTuple):
     def reference(self) -> str:
         """Our reference at the provider: how an attempt is found again when its answer was lost."""
         return f"{self.shard}/{self.invoice}/{self.attempt_no}"
+
+
+def clock() -> float:
+    """Seconds by a clock of this machine that also runs while the machine sleeps: how old an attempt is when it is sent."""
+    return time.clock_gettime(_CLOCK)
 
 
 def job_key(subscription: str, period_start: date, charge_type: int) -> bytes:

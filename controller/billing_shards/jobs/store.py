@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from billing_shards import telemetry
 from billing_shards.db import Ids, Rows, queries
-from billing_shards.jobs.model import Job, Lane, Status
+from billing_shards.jobs.model import Job, Lane, Status, clock
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
 _q = queries("jobs")
@@ -91,7 +91,7 @@ def claim(
 
     One short transaction: candidates FOR UPDATE SKIP LOCKED, mark, attempt rows. Raises what `ShardRouter.run` raises.
     """
-    token = secrets.randbits(_TOKEN_BITS)
+    token, claimed_at = secrets.randbits(_TOKEN_BITS), clock()
     taken: list[Job] = []
 
     def body(transaction: ShardTransaction) -> list[Job]:
@@ -103,7 +103,7 @@ def claim(
             mark = {"ids": Ids(ids), "token": token, "lease_seconds": lease_seconds}
             transaction.write(_q.claim, mark, table="billing_job", keys=[(job,) for job in ids])
             resumed = _open_already(transaction, rows)
-            taken[:] = [_job(shard, lane, token, row, resumed.get(row[0], (0.0, provider))) for row in rows]
+            taken[:] = [_job(shard, lane, token, claimed_at, row, resumed.get(row[0], (0.0, provider))) for row in rows]
             _open_attempts(transaction, provider, [job for job in taken if not job.resumed])
         return taken
 
@@ -126,7 +126,7 @@ def _open_already(transaction: ShardTransaction, rows: Sequence[Sequence[str]]) 
     return {str(row[0]): (float(row[1]), row[2]) for row in transaction.read(_q.open_already, {"attempts": open_attempts})}
 
 
-def _job(shard: int, lane: Lane, token: int, row: Sequence[str], attempt: tuple[float, str]) -> Job:
+def _job(shard: int, lane: Lane, token: int, claimed_at: float, row: Sequence[str], attempt: tuple[float, str]) -> Job:
     id_, subscription, invoice, amount, currency, payment_method, key, attempt_no, attempt_open, checks, grace_seconds = row
     resumed = attempt_open != "0"
     return Job(
@@ -144,6 +144,7 @@ def _job(shard: int, lane: Lane, token: int, row: Sequence[str], attempt: tuple[
         checks=int(checks),
         resumed=resumed,
         attempt_age=attempt[0],
+        claimed_at=claimed_at,
         grace_seconds=int(grace_seconds),
         token=token,
     )

@@ -3,13 +3,16 @@
 An attempt that an earlier worker opened may have reached the provider. So the provider is asked by our reference first; the same
 key is sent again only where the provider knows nothing and still remembers the key. After that it is only looked for, as often
 as the schedule has it, and then a person must tell. (After Stripe's "Idempotent requests" and brandur.org/idempotency-keys.)
+
+How old an attempt is counts when the request goes out, not when it was claimed: a process that stood still for longer than the
+key lives (a frozen node) sends nothing, for others may have resolved the attempt meanwhile.
 """
 
 from __future__ import annotations
 
 import structlog
 
-from billing_shards.jobs.model import Job
+from billing_shards.jobs.model import Job, clock
 from billing_shards.payments.gateway import PaymentGateway
 from billing_shards.payments.model import Cause, ChargeRequest, NotFound, NotSent, Outcome, Unknown, Unresolvable
 
@@ -29,17 +32,27 @@ async def charge(gateway: PaymentGateway | None, job: Job, *, service: str | Non
         _log.error("provider_not_configured", provider=job.provider, shard=job.shard, job=job.id)
         return NotSent(reason=f"spec lists no gateway {job.provider}", cause=Cause.CONFIG)
     request = _request(job, service)
-    return await _resolve(gateway, job, request) if job.resumed else await gateway.charge(request)
+    if job.resumed:
+        return await _resolve(gateway, job, request)
+    if not _key_lives(gateway, job):
+        _log.warning("attempt_held_too_long", shard=job.shard, job=job.id, attempt=job.attempt_no)
+        return NotSent(reason="held too long to be sent", cause=Cause.HELD_BACK)
+    return await gateway.charge(request)
+
+
+def _key_lives(gateway: PaymentGateway, job: Job) -> bool:
+    """Whether the provider remembers the key now, if it ever had it."""
+    return job.attempt_age + clock() - job.claimed_at < gateway.key_ttl_seconds * _KEY_MARGIN
 
 
 async def _resolve(gateway: PaymentGateway, job: Job, request: ChargeRequest) -> Outcome:
-    key_lives = job.attempt_age < gateway.key_ttl_seconds * _KEY_MARGIN
+    key_lives = _key_lives(gateway, job)
     # A look-up that lags behind would see nothing yet; the same key, sent again, brings the answer itself.
     if not key_lives or job.attempt_age >= gateway.capabilities.find_lag_seconds:
         found = await gateway.find(job.reference)
         if not isinstance(found, NotFound):
             return found
-    if not key_lives:
+    if not _key_lives(gateway, job):
         return Unknown(reason="not found at the provider, and its key has expired", cause=Cause.KEY_EXPIRED)
     _log.info("attempt_resent", shard=job.shard, job=job.id, attempt=job.attempt_no)
     outcome = await gateway.charge(request)

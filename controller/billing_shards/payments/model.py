@@ -43,7 +43,7 @@ class Cause(Enum):
     CONFIG = "config"
     """`NotSent`: our key or our settings are no good; the same for every request until a person has mended it."""
     HELD_BACK = "held_back"
-    """`NotSent`: we did not try, because the provider is failing (its breaker is open)."""
+    """`NotSent`: we did not try, because the provider is failing (its breaker is open), or because it is too late to try."""
     NO_ANSWER = "no_answer"
     """`Unknown`: sent, and nothing came back in time."""
     FAILED = "failed"

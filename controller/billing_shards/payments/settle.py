@@ -88,8 +88,9 @@ def settle(router: ShardRouter, shard: int, results: Sequence[Result], *, policy
 
 def _still_held(transaction: ShardTransaction, results: Sequence[Result]) -> list[Result]:
     rows = transaction.read(_q.held, {"held": held_rows(result.job for result in results)})
-    held = {row[0] for row in rows}
-    return [result for result in results if result.job.id in held]
+    # By token as well: a process that stood still may have lost a job and claimed it anew, and bring both outcomes.
+    held = {(row[0], row[1]) for row in rows}
+    return [result for result in results if (result.job.id, result.job.token) in held]
 
 
 def _write(transaction: ShardTransaction, settled: Sequence[Decided]) -> None:
