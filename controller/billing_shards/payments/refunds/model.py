@@ -69,8 +69,10 @@ class Taken:
 
     refund: Refund
     token: int
+    taken_at: float
+    """By `jobs.model.clock`."""
     sent_age: float | None
-    """Seconds since its first send, by the server's clock; None where it was surely never received."""
+    """Seconds since its first send, by the server's clock, when it was taken; None where it was surely never received."""
 
 
 def refund_key(shard: int, invoice: int, request_key: str) -> bytes:

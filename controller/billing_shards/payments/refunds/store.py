@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from billing_shards.db import queries
-from billing_shards.jobs.model import attempt_key, job_key
+from billing_shards.jobs.model import attempt_key, clock, job_key
 from billing_shards.payments.model import RefundOutcome, Unknown
 from billing_shards.payments.refunds.decide import Step
 from billing_shards.payments.refunds.model import Refund, RefundStatus, Source, Taken
@@ -126,13 +126,19 @@ def due_shards(connection: Connection, shards: Collection[int]) -> list[int]:
 
 def take_due(transaction: ShardTransaction, *, token: int, limit: int, lease_seconds: int) -> list[Taken]:
     """Take due refunds under a lease, longest due first; what another process holds is left out."""
+    taken_at = clock()
     rows = transaction.read(_q.due, {"limit": limit})
     if rows:
         ids = tuple(row[0] for row in rows)
         params = {"ids": ids, "token": token, "lease_seconds": lease_seconds}
         transaction.write(_q.take, params, table="refund", keys=[(number,) for number in ids])
     return [
-        Taken(refund=_refund(transaction.shard, row), token=token, sent_age=None if row[16] is None else float(row[16]))
+        Taken(
+            refund=_refund(transaction.shard, row),
+            token=token,
+            taken_at=taken_at,
+            sent_age=None if row[16] is None else float(row[16]),
+        )
         for row in rows
     ]
 
