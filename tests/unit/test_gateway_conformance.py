@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,22 @@ from jsonschema_rs import Draft202012Validator
 
 from billing_shards.cli import main
 from billing_shards.cli.codes import ExitCode
-from billing_shards.payments.conformance import charges, refunds
-from billing_shards.payments.conformance.model import Trial, Verdict
-from billing_shards.payments.conformance.run import check
+from billing_shards.payments.conformance import charges, webhooks
+from billing_shards.payments.conformance.client import Client
+from billing_shards.payments.conformance.client import session as new_session
+from billing_shards.payments.conformance.model import Rule, Trial, Verdict
+from billing_shards.payments.conformance.run import _result, check
+from billing_shards.payments.conformance.run import rules as all_rules
+from billing_shards.payments.conformance.webhooks import Listener
 from hack.fake_gateway import FakeGateway
 from hack.fake_gateway.process import ROOT
 
 KEY = "sk_test_sentinel_7f3a"
 TRIAL = Trial(succeeds="pm_card", declines="pm_decline_do_not_honor", pending="pm_pending", requires_action="pm_requires_action")
-EVERY_RULE = {rule.name for rule in (*charges.rules(api_key=True), *refunds.rules())}
+OF_WEBHOOKS = {rule.name for rule in webhooks.rules()}
+EVERY_RULE = {rule.name for rule in all_rules(api_key=True)}
+HEARD_RULES = EVERY_RULE - OF_WEBHOOKS
+SECRET = "whsec_7f3a"
 OPENAPI = ROOT / "docs" / "gateway-openapi.yaml"
 
 
@@ -48,7 +56,7 @@ def _logs() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGateway]:
-    with FakeGateway.start(tmp_path_factory.mktemp("gateway"), api_key=KEY, delay_ms=10) as started:
+    with FakeGateway.start(tmp_path_factory.mktemp("gateway"), api_key=KEY, delay_ms=2) as started:
         yield started
 
 
@@ -69,7 +77,7 @@ def broken(results: dict[str, tuple[Verdict, str]]) -> set[str]:
 
 def test_the_fake_gateway_keeps_every_rule(provider: FakeGateway) -> None:
     results = asyncio.run(verdicts(provider.url))
-    assert {rule for rule, (verdict, _) in results.items() if verdict is Verdict.KEPT} == EVERY_RULE, results
+    assert {rule for rule, (verdict, _) in results.items() if verdict is Verdict.KEPT} == HEARD_RULES, results
 
 
 def test_what_cannot_be_tried_is_skipped_and_says_what_it_needs(provider: FakeGateway) -> None:
@@ -89,6 +97,9 @@ def test_what_cannot_be_tried_is_skipped_and_says_what_it_needs(provider: FakeGa
         **dict.fromkeys(
             ("refund.made", "refund.keyed", "refund.sum", "refund.at-once", "refund.invalid"), "needs a provider that refunds"
         ),
+        **dict.fromkeys(("webhook.told", "webhook.signed", "webhook.again"), "needs --webhook-port"),
+        "webhook.declined": "needs --webhook-port and --declines",
+        "webhook.refunded": "needs --webhook-port and a provider that refunds",
     }
 
 
@@ -273,7 +284,7 @@ def test_a_stranger_breaks_every_rule_and_ends_none(answer: Callable[[], web.Res
 
         return await with_server(handle, verdicts)
 
-    assert broken(asyncio.run(body())) == EVERY_RULE
+    assert broken(asyncio.run(body())) == HEARD_RULES
 
 
 async def with_server(
@@ -293,8 +304,59 @@ async def with_server(
 
 def test_a_provider_that_is_not_there_breaks_every_rule() -> None:
     results = asyncio.run(verdicts("http://127.0.0.1:1"))
-    assert broken(results) == EVERY_RULE
+    assert broken(results) == HEARD_RULES
     assert "no answer" in results["charge.made"][1]
+
+
+# Webhooks
+
+
+def of_webhooks(provider: FakeGateway, seconds: float = 30, **config: Any) -> dict[str, tuple[Verdict, str]]:
+    """The verdicts on the webhooks of the fake gateway, while it is configured so."""
+
+    async def main() -> dict[str, tuple[Verdict, str]]:
+        listener = Listener(SECRET.encode(), seconds=seconds)
+        async with listener.serve(0) as port:
+            url = f"http://127.0.0.1:{port}/hooks"
+            known = {"webhook_url": url, "webhook_secrets": [SECRET], "webhook_retry_seconds": 0.05}
+            await asyncio.to_thread(provider.configure, **{**known, **config})
+            client = Client(provider.url, KEY, new_session())
+            trial = replace(TRIAL, listener=listener)
+            async with client.session:
+                return {rule.name: await tried(rule, client, trial) for rule in webhooks.rules()}
+
+    try:
+        return asyncio.run(main())
+    finally:
+        provider._call("PUT", "/admin/config", {"api_key": KEY, "delay_ms": 2})
+
+
+async def tried(rule: Rule, client: Client, trial: Trial) -> tuple[Verdict, str]:
+    result = await _result(rule, client, trial)
+    return result.verdict, result.detail
+
+
+def test_the_fake_gateways_webhooks_keep_every_rule(provider: FakeGateway) -> None:
+    results = of_webhooks(provider, webhook_duplicate_rate=0.5)
+    assert {verdict for verdict, _ in results.values()} == {Verdict.KEPT}, results
+
+
+@pytest.mark.parametrize(
+    ("config", "rules"),
+    [
+        ({"webhook_lost_rate": 1}, OF_WEBHOOKS),
+        ({"webhook_secrets": ["whsec_wrong"]}, {"webhook.signed"}),
+        ({"webhook_secrets": []}, {"webhook.signed"}),
+        ({"webhook_retry_seconds": 3600}, {"webhook.again"}),
+    ],
+)
+def test_webhooks_that_do_not_come_or_prove_nothing_are_told(
+    provider: FakeGateway, config: dict[str, Any], rules: set[str]
+) -> None:
+    results = of_webhooks(provider, seconds=1, **config)
+    assert broken(results) == rules
+    if rules == OF_WEBHOOKS:
+        assert results["webhook.told"][1] == "1 deliveries of charge.succeeded within 1 s; came 0"
 
 
 # The command
@@ -336,7 +398,13 @@ def test_the_command_takes_a_provider_from_a_manifest(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--url", "ftp://x"], ["--url", "http://x", "--api-key-file", "/nowhere/key"], ["--url", "http://x", "--amount", "1"]],
+    [
+        ["--url", "ftp://x"],
+        ["--url", "http://x", "--api-key-file", "/nowhere/key"],
+        ["--url", "http://x", "--amount", "1"],
+        ["--url", "http://x", "--webhook-port", "4242"],
+        ["--url", "http://x", "--webhook-port", "4242", "--webhook-secret-file", "/nowhere/secret"],
+    ],
 )
 def test_a_wrong_option_is_named(arguments: list[str]) -> None:
     assert main(["gateway", "check", "--succeeds", "pm_card", *arguments]) == ExitCode.BAD_INPUT

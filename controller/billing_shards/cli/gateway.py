@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from billing_shards.cli.codes import ExitCode
 from billing_shards.errors import InvalidInput
 from billing_shards.payments.conformance.model import Result, Trial, Verdict
 from billing_shards.payments.conformance.run import check
+from billing_shards.payments.conformance.webhooks import Listener
 
 _MARK = {Verdict.KEPT: "ok  ", Verdict.BROKEN: "FAIL", Verdict.SKIPPED: "skip"}
 _STYLE = {Verdict.KEPT: "", Verdict.BROKEN: "bold red", Verdict.SKIPPED: "dim"}
@@ -27,16 +28,35 @@ class Provider:
     api_key: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hearing:
+    """Where its webhooks are listened for, and what signs them."""
+
+    port: int
+    secret: bytes
+
+
 def of_url(url: str, api_key_file: Path | None) -> Provider:
     """A provider that no shard set knows. Raises `InvalidInput`."""
     if not url.startswith(("http://", "https://")):
         raise InvalidInput("--url", "must begin with http:// or https://")
-    if api_key_file is None:
-        return Provider(url=url, api_key=None)
+    return Provider(url=url, api_key=None if api_key_file is None else _secret(api_key_file))
+
+
+def hearing(port: int | None, secret_file: Path | None) -> Hearing | None:
+    """Where to listen for webhooks; None: nowhere. Raises `InvalidInput`."""
+    if port is None:
+        return None
+    if secret_file is None:
+        raise InvalidInput("--webhook-secret-file", "is needed with --webhook-port")
+    return Hearing(port=port, secret=_secret(secret_file).encode())
+
+
+def _secret(file: Path) -> str:
     try:
-        return Provider(url=url, api_key=api_key_file.read_text().strip())
+        return file.read_text().strip()
     except (OSError, ValueError) as error:
-        raise InvalidInput(str(api_key_file), f"cannot be read ({type(error).__name__})") from error
+        raise InvalidInput(str(file), f"cannot be read ({type(error).__name__})") from error
 
 
 def of_spec(found: source.Source, name: str | None) -> Provider:
@@ -51,11 +71,11 @@ def of_spec(found: source.Source, name: str | None) -> Provider:
     return Provider(url=spec.url, api_key=None if secret is None else found.secrets.value(secret.name, "apiKey"))
 
 
-def run(provider: Provider, trial: Trial, *, as_json: bool) -> int:
+def run(provider: Provider, trial: Trial, hear: Hearing | None = None, *, as_json: bool) -> int:
     """Try every rule and report each. Raises `InvalidInput`."""
     if trial.amount < _AMOUNT_MIN:
         raise InvalidInput("--amount", f"must be {_AMOUNT_MIN} minor units at the least")
-    results = asyncio.run(_run(provider, trial, as_json=as_json))
+    results = asyncio.run(_run(provider, trial, hear, as_json=as_json))
     counts = Counter(result.verdict for result in results)
     if as_json:
         output.print_json(_document(results))
@@ -64,7 +84,18 @@ def run(provider: Provider, trial: Trial, *, as_json: bool) -> int:
     return ExitCode.PROBLEMS if counts[Verdict.BROKEN] else ExitCode.OK
 
 
-async def _run(provider: Provider, trial: Trial, *, as_json: bool) -> list[Result]:
+async def _run(provider: Provider, trial: Trial, hear: Hearing | None, *, as_json: bool) -> list[Result]:
+    if hear is None:
+        return await _check(provider, trial, as_json=as_json)
+    listener = Listener(hear.secret)
+    try:
+        async with listener.serve(hear.port):
+            return await _check(provider, replace(trial, listener=listener), as_json=as_json)
+    except OSError as error:
+        raise InvalidInput("--webhook-port", f"cannot be listened on ({error.strerror})") from error
+
+
+async def _check(provider: Provider, trial: Trial, *, as_json: bool) -> list[Result]:
     results = []
     async for result in check(provider.url, provider.api_key, trial):
         results.append(result)

@@ -31,6 +31,13 @@ def gateway_check(
     currency: Annotated[str, typer.Option("--currency", metavar="CODE")] = "USD",
     amount: Annotated[int, typer.Option("--amount", min=3, metavar="MINOR", help="Of each charge, in minor units.")] = 1999,
     refunds: Annotated[bool, typer.Option("--refunds/--no-refunds", help="Whether it refunds.")] = True,
+    webhook_port: Annotated[
+        int | None,
+        typer.Option("--webhook-port", min=1, max=65535, metavar="PORT", help="Listen here for the provider's webhooks."),
+    ] = None,
+    webhook_secret_file: Annotated[
+        Path | None, typer.Option("--webhook-secret-file", metavar="FILE", help="What it signs them with.")
+    ] = None,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Its address, where no manifest names it.")] = None,
     api_key_file: Annotated[Path | None, typer.Option("--api-key-file", metavar="FILE", help="With --url.")] = None,
     gateway: Annotated[str | None, typer.Option("--gateway", metavar="NAME", help="Which one of the manifest's.")] = None,
@@ -55,4 +62,5 @@ def gateway_check(
         refunds=refunds,
     )
     provider = command.of_spec(source.find(manifest), gateway) if url is None else command.of_url(url, api_key_file)
-    return command.run(provider, trial, as_json=as_json)
+    hearing = command.hearing(webhook_port, webhook_secret_file)
+    return command.run(provider, trial, hearing, as_json=as_json)

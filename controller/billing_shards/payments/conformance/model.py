@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from billing_shards.payments.conformance.client import Client
+    from billing_shards.payments.conformance.webhooks import Listener
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class Trial:
     """Minor units, three at least; each charge takes it, or less."""
     refunds: bool = True
     """Whether the provider refunds."""
+    listener: Listener | None = None
+    """Hears the provider's webhooks."""
 
 
 class Verdict(Enum):

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import aiohttp
 
-from billing_shards.payments.conformance import charges, refunds
+from billing_shards.payments.conformance import charges, refunds, webhooks
 from billing_shards.payments.conformance.client import Client, session
 from billing_shards.payments.conformance.model import Broken, Result, Rule, Trial, Verdict
 
@@ -15,8 +15,13 @@ async def check(url: str, api_key: str | None, trial: Trial) -> AsyncGenerator[R
     """Try every rule; a result each, as it is known. It makes some dozens of charges of `trial.amount` each."""
     async with session() as opened:
         client = Client(url.rstrip("/"), api_key, opened)
-        for rule in (*charges.rules(api_key=api_key is not None), *refunds.rules()):
+        for rule in rules(api_key=api_key is not None):
             yield await _result(rule, client, trial)
+
+
+def rules(*, api_key: bool) -> list[Rule]:
+    """Every rule, in the order in which they are tried. `api_key`: whether the provider asks for one."""
+    return [*charges.rules(api_key=api_key), *refunds.rules(), *webhooks.rules()]
 
 
 async def _result(rule: Rule, client: Client, trial: Trial) -> Result:
