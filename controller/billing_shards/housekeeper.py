@@ -171,7 +171,7 @@ async def work(settings: ProcessSettings) -> None:
         if router is None:
             return
         spec = shard_set.spec
-        refunds = RefundPusher(router, lambda: process.providers(shard_set), policy=spec.retry)
+        refunds = RefundPusher(router, lambda: process.providers(shard_set), spec)
         housekeeper = Housekeeper(router, range(spec.shard_count), chores(spec, router, refunds), paused=spec.paused)
         process.stop_on_signals(housekeeper.stop)
         watch = asyncio.create_task(process.watch_paused(settings, housekeeper.pause))

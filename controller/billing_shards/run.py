@@ -46,7 +46,7 @@ async def run(manifest: Manifest, *, metrics_port: int = 0, webhook_port: int = 
     providers = process.providers(shard_set)
     shards = range(manifest.spec.shard_count)
     claimer = Claimer(manifest.spec, router, renewals, providers, shards)
-    refunds = RefundPusher(router, lambda: process.providers(shard_set), policy=manifest.spec.retry)
+    refunds = RefundPusher(router, lambda: process.providers(shard_set), manifest.spec)
     housekeeper = Housekeeper(router, shards, chores(manifest.spec, router, refunds), paused=manifest.spec.paused)
     process.stop_on_signals(stop.set)
     probes = process.Probes()

@@ -82,5 +82,5 @@ def money(make_shard_set: Callable[..., ShardSet], fake_provider: FakeGateway) -
     """A shard set whose provider is the fake one, which knows nothing yet."""
     fake_provider.reset()
     fake_provider.configure(pending_decline_rate=0.0)
-    shard_set = make_shard_set(shardCount=4, gateway={"url": fake_provider.url, "timeoutSeconds": 5})
+    shard_set = make_shard_set(shardCount=4, gateway={"url": fake_provider.url, "timeoutSeconds": 60})
     return Money(shard_set=shard_set, fake=fake_provider)

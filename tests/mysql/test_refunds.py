@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from billing_shards.cli.codes import ExitCode
-from billing_shards.errors import BillingShardsError, InvalidInput, NotFound
+from billing_shards.errors import BillingShardsError, InvalidInput
+from billing_shards.errors import NotFound as NothingThere
 from billing_shards.jobs.model import RETRY
-from billing_shards.payments.model import NotSent, Succeeded, Unknown
+from billing_shards.payments import recheck
+from billing_shards.payments.model import AttemptOutcome, DeclineClass, Declined, NotFound, NotSent, Succeeded, Unknown
 from billing_shards.payments.refunds import work
 from billing_shards.payments.refunds.model import RefundStatus
 from billing_shards.payments.refunds.pusher import RefundPusher
@@ -60,6 +62,7 @@ def test_refunds_add_up_to_what_was_paid_and_not_to_more(money: Money) -> None:
     money.refund(due, 90, "k2")
     with pytest.raises(InvalidInput, match=r"--amount: is not within the 6\.00 USD that are left"):
         money.refund(due, 601, "k3")
+    money.push()
     money.refund(due, None, "k4")
     with pytest.raises(InvalidInput, match=r"0\.00 USD"):
         money.refund(due, 1, "k5")
@@ -130,7 +133,7 @@ def test_what_is_not_paid_cannot_be_refunded(money: Money) -> None:
     due = money.due()
     with pytest.raises(InvalidInput, match="INVOICE: is not paid"):
         money.refund(due, 300)
-    with pytest.raises(NotFound, match="3/999"):
+    with pytest.raises(NothingThere, match="3/999"):
         request(money.shard_set.router, RefundOrder(shard=3, invoice=999, amount=1, key="k", actor="a", reason="r"))
     for key in ("", " k", "k\n", "ü", "x" * 129):
         with pytest.raises(InvalidInput, match="--key"):
@@ -371,7 +374,7 @@ def test_the_housekeeper_pushes_from_a_thread_of_its_own(money: Money) -> None:
     due = money.paid()
     money.refund(due, 300)
     named = Named(name="main", spec=money.shard_set.spec, secrets=money.shard_set.secrets)
-    with RefundPusher(money.shard_set.router, lambda: providers(named), policy=money.shard_set.spec.retry) as pusher:
+    with RefundPusher(money.shard_set.router, lambda: providers(named), money.shard_set.spec) as pusher:
         assert pusher.step(money.database, [SHARD])
         assert not pusher.step(money.database, [SHARD])
     assert money.refunds() == [R.SUCCEEDED]
@@ -406,3 +409,41 @@ def test_nothing_is_asked_for_where_the_database_refuses(money: Money) -> None:
     with pytest.raises(BillingShardsError, match="fenced"):
         money.refund(due, 300)
     assert money.refunds() == []
+
+
+# Late failures that no webhook told of
+
+
+def test_a_refund_that_fails_finds_the_charge_that_was_taken_back(money: Money) -> None:
+    due = money.paid()
+    charge = money.one("SELECT provider_ref FROM payment_attempt WHERE shard_id = %(shard)s AND job_id = %(id)s", id=due.job)
+    money.fake.reverse(charge)
+    money.refund(due, 300)
+    named = Named(name="main", spec=money.shard_set.spec, secrets=money.shard_set.secrets)
+    with RefundPusher(money.shard_set.router, lambda: providers(named), money.shard_set.spec) as pusher:
+        pusher.step(money.database, [SHARD])
+    assert (money.refunds(), money.invoice(due), money.outcomes(due)) == ([R.FAILED], 1, [AttemptOutcome.REVERSED])
+    assert money.told(due) == ["payment.succeeded", "refund.failed", "payment.reversed"]
+    reverse(money, due)
+    assert money.results() == ["known"]
+    assert money.broken() == {}
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_what_a_look_up_says_is_booked_once_and_only_where_it_says_so(
+    money: Money, lose_commit: Callable[[bool], None], after: bool
+) -> None:
+    router, spec, due = money.shard_set.router, money.shard_set.spec, money.paid()
+    found = recheck.charged(router, SHARD, due.invoice)
+    assert found is not None
+    assert (found.reference, found.provider) == (f"{SHARD}/{due.invoice}/1", "http")
+    for answer in (Succeeded(provider_ref="ch_1"), Unknown(reason="?"), NotFound(), NotSent(reason="down")):
+        assert not recheck.take_back(router, spec, found.attempt, answer, draw=0.0)
+    assert money.invoice(due) == 2
+    declined = Declined(decline_class=DeclineClass.RETRYABLE, code="late_failure", provider_ref="ch_1")
+    lose_commit(after)
+    assert recheck.take_back(router, spec, found.attempt, declined, draw=0.0)
+    assert (money.invoice(due), len(money.entries(due))) == (1, 2)
+    assert recheck.charged(router, SHARD, due.invoice) is None
+    assert recheck.charged(router, SHARD, 999) is None
+    assert money.broken() == {}

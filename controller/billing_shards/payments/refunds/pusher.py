@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from billing_shards.payments.providers import Providers
 from billing_shards.payments.refunds import work
-from billing_shards.settings import RetrySpec
+from billing_shards.settings import ShardSetSpec
 from billing_shards.shards.transactions import ShardRouter
 
 T = TypeVar("T")
@@ -22,10 +22,10 @@ class RefundPusher:
     Not the loop of the process: a thread that waited for that one would wait for ever when the process ends.
     """
 
-    def __init__(self, router: ShardRouter, make_providers: Callable[[], Providers], *, policy: RetrySpec) -> None:
+    def __init__(self, router: ShardRouter, make_providers: Callable[[], Providers], spec: ShardSetSpec) -> None:
         self._router = router
         self._make_providers = make_providers
-        self._policy = policy
+        self._spec = spec
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="refunds", daemon=True)
         self._providers: Providers | None = None
@@ -46,7 +46,7 @@ class RefundPusher:
         """A batch of each of the database's shards with due refunds; whether there were any. Raises what `push_due` does."""
         if self._providers is None:
             raise AssertionError("used outside its context")
-        return work.push_due(self._router, self._providers, self._call, database, shards, policy=self._policy)
+        return work.push_due(self._router, self._providers, self._call, database, shards, spec=self._spec)
 
     async def _make(self) -> Providers:
         return self._make_providers()

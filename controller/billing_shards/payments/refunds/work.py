@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any
+from collections.abc import Collection, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from sqlalchemy import Connection
@@ -14,13 +15,15 @@ from billing_shards import telemetry
 from billing_shards.accounts import ledger
 from billing_shards.outbox import events
 from billing_shards.outbox.events import Event
-from billing_shards.payments.model import RefundOutcome
+from billing_shards.payments.model import Failed, RefundOutcome
 from billing_shards.payments.providers import Providers
+from billing_shards.payments.recheck import take_back
 from billing_shards.payments.refunds import store
 from billing_shards.payments.refunds.decide import Step, decide
 from billing_shards.payments.refunds.model import Refund, RefundStatus, Taken
 from billing_shards.payments.refunds.push import push
-from billing_shards.settings import RetrySpec
+from billing_shards.payments.webhooks.model import AttemptReference
+from billing_shards.settings import RetrySpec, ShardSetSpec
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
 _log = structlog.get_logger(__name__)
@@ -29,15 +32,21 @@ _BATCH = 20
 _LEASE_SECONDS = 600  # longer than limits and time-outs of one request together
 _TOKEN_BITS = 63
 
-InLoop = Callable[[Coroutine[Any, Any, list[RefundOutcome]]], list[RefundOutcome]]
-"""Runs a coroutine in the event loop that the providers belong to, and waits for it in a thread that is not the loop's."""
+T = TypeVar("T")
+
+
+class InLoop(Protocol):
+    """Runs a coroutine in the event loop that the providers belong to, and waits for it in a thread that is not the loop's."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> T: ...
 
 
 def push_due(
-    router: ShardRouter, providers: Providers, in_loop: InLoop, database: str, shards: Collection[int], *, policy: RetrySpec
+    router: ShardRouter, providers: Providers, in_loop: InLoop, database: str, shards: Collection[int], *, spec: ShardSetSpec
 ) -> bool:
     """Work a batch of each of the database's shards that has due refunds; whether there were any.
 
+    Where one failed, the provider is asked about its charge as well: it may have been taken back, and its webhook lost.
     Raises what `ShardRouter.run` raises; what was taken is then taken again when its lease has ended.
     """
     with router.connect(database) as connection:
@@ -46,7 +55,12 @@ def push_due(
         taken = take(router, shard)
         outcomes = in_loop(ask(providers, taken))
         for one, outcome in zip(taken, outcomes, strict=True):
-            settle(router, one, outcome, policy=policy)
+            settle(router, one, outcome, policy=spec.retry)
+            gateway = providers.named(one.refund.provider)
+            if isinstance(outcome, Failed) and gateway is not None:
+                attempt = AttemptReference(shard=shard, invoice=one.refund.invoice, attempt=one.refund.attempt_no)
+                found = in_loop(gateway.find(f"{shard}/{attempt.invoice}/{attempt.attempt}"))
+                take_back(router, spec, attempt, found, draw=random.random())  # noqa: S311
     return bool(due)
 
 
