@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.simulate import Summary, run_part
+from tests.simulation.simulate import run_parallel
 
 
 def main() -> int:
@@ -18,17 +16,11 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    last = options.first_seed + options.seeds
-    count = min(options.processes, options.seeds)
-    parts = [range(options.first_seed + n, last, count) for n in range(count)]
-    summary = Summary()
     started = time.monotonic()
-    with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for part in pool.map(run_part, parts):
-            summary.add(part)
+    summary = run_parallel(range(options.first_seed, options.first_seed + options.seeds), options.processes)
     for text in (*summary.failed, *summary.lines()[:3]):
         print(text)  # noqa: T201
-    print(f"{(time.monotonic() - started) / max(1, summary.seeds):.3f} s a seed with {count} processes")  # noqa: T201
+    print(f"{(time.monotonic() - started) / max(1, summary.seeds):.3f} s a seed with {options.processes} processes")  # noqa: T201
     for text in summary.lines()[3:]:
         print(text)  # noqa: T201
     return 1 if summary.failed else 0

@@ -38,7 +38,10 @@ class Fault(Enum):
     OTHERS = "another host acts first"
 
 
-AT_STATEMENT = tuple(fault for fault in Fault if fault is not Fault.UNDER_WAY)
+AT_STATEMENT = (
+    *(fault for fault in Fault if fault is not Fault.UNDER_WAY),
+    *(Fault.DEADLOCK, Fault.DEADLOCK, Fault.LOCK_WAIT),  # only some statements can meet one
+)
 AT_COMMIT = (Fault.DIE_BEFORE, Fault.DIE_AFTER, Fault.LOSE_BEFORE, Fault.LOSE_AFTER, Fault.UNDER_WAY, Fault.DEADLOCK)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from billing_shards.billing import scheduler
 from billing_shards.jobs import store
 from billing_shards.jobs.lanes import Lanes
 from billing_shards.jobs.model import Job
@@ -17,11 +16,9 @@ from billing_shards.payments.model import Outcome
 from billing_shards.payments.settle import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.simulation.world import World
 
-    Option: TypeAlias = tuple[float, Callable[[], None]]
+Option: TypeAlias = "tuple[float, Callable[[], None]]"
 
 ROOM = 6
 """Jobs that a claimer holds at most."""
@@ -44,6 +41,9 @@ class Host:
         self.name = name
         self.skew = skew
         self.paused_until = 0.0
+        """The world's time."""
+        self.paused_turn = 0
+        """Or the world's step: how long others take is no matter then, which meets more of what they are in the middle of."""
         self.charging: list[Charging] = []
         self.start()
 
@@ -70,17 +70,21 @@ class Host:
 
     def disasters(self) -> Iterator[Option]:
         """What could befall it now."""
-        yield 0.12, self._die
-        yield 0.12, self._pause
+        yield self.world.plan.disaster, self._die
+        yield self.world.plan.disaster, self._pause
 
     def _die(self) -> None:
         self.world.note(self, "dies")
         self.start()
 
     def _pause(self) -> None:
-        seconds = self.world.rng.choice((20, 400, 400, 4000, self.world.pause_max))
-        self.paused_until = self.world.now + seconds
-        self.world.note(self, f"stands still for {seconds} s")
+        if self.world.rng.random() < 0.5:
+            self.paused_turn = self.world.steps + self.world.rng.randint(5, 60)
+            self.world.note(self, f"stands still until step {self.paused_turn}")
+        else:
+            seconds = self.world.rng.choice((20, 400, 4000, self.world.pause_max))
+            self.paused_until = self.world.now + seconds
+            self.world.note(self, f"stands still for {seconds} s")
 
 
 class Claimer(Host):
@@ -122,13 +126,13 @@ class Claimer(Host):
     def disasters(self) -> Iterator[Option]:
         yield from super().disasters()
         if self.held:
-            yield 0.12, self._stop
+            yield self.world.plan.disaster, self._stop
 
     def claim(self) -> None:
         """Look what is due on a database, and claim some of one lane."""
         world = self.world
         database = world.rng.choice([name for name, due in world.due().items() if due.ready] or list(world.router.databases))
-        shards = world.router.by_database(world.shards).get(database, [])
+        shards = world.shards_of(database)
 
         def work() -> list[Job] | None:
             with world.router.connect(database) as connection:
@@ -195,7 +199,7 @@ class Claimer(Host):
     def _reap(self) -> None:
         world = self.world
         database = world.rng.choice([name for name, due in world.due().items() if due.expired])
-        shards = world.router.by_database(world.shards).get(database, [])
+        shards = world.shards_of(database)
         world.act(self, f"reaps on {database}", partial(reap.reap, world.router, database, shards, settings=self.spec.claimer))
 
     def _stop(self) -> None:
@@ -203,32 +207,3 @@ class Claimer(Host):
         held = self.held
         self.world.act(self, f"gives back {len(held)} and ends", partial(store.release, self.world.router, held))
         self.start()
-
-
-class Housekeeper(Host):
-    """Schedules."""
-
-    def options(self) -> Iterator[Option]:
-        if any(due.periods for due in self.world.due().values()):
-            yield 3, self.schedule
-
-    def schedule(self) -> None:
-        """One batch of one due shard."""
-        world = self.world
-
-        def work() -> int:
-            due = scheduler.due_shards(world.router, world.shards)
-            if not due:
-                return 0
-            return scheduler.schedule_shard(
-                world.router,
-                world.rng.choice(due),
-                lanes=self.lanes,
-                grace_seconds=self.spec.retry.grace_seconds,
-                limit=world.rng.randint(1, 5),
-                catch_up_max=world.rng.randint(1, 3),
-            )
-
-        count = world.act(self, "schedules", work)
-        if count:
-            world.note(self, f"has written {count} invoices")

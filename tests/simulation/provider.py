@@ -29,6 +29,8 @@ from billing_shards.payments.model import (
     Succeeded,
     Unknown,
     Unresolvable,
+    WebhookEvent,
+    WebhookKind,
 )
 
 ANSWER_SECONDS = 30.0
@@ -40,6 +42,7 @@ METHODS = (
     *("pm_ok",) * 6,
     *("pm_soft_1", "pm_soft_2", "pm_soft", "pm_hard", "pm_expired", "pm_customer", "pm_advice"),
     *("pm_pending_good", "pm_pending_good", "pm_pending_bad", "pm_pending_long"),
+    *("pm_reversed", "pm_reversed"),
     *("pm_500_before", "pm_500_after", "pm_500_after", "pm_slow", "pm_slow", "pm_very_slow"),
 )
 """Payment methods, each of which the provider treats in its own way, as often as they shall be drawn."""
@@ -50,6 +53,31 @@ class State(Enum):
     PENDING = "pending"
     FAILED = "failed"
     REQUIRES_ACTION = "requires_action"
+    REVERSED = "reversed"
+    """Taken, and taken back by the customer's bank."""
+
+
+_KINDS: dict[State, WebhookKind] = {
+    State.SUCCEEDED: "charge.succeeded",
+    State.PENDING: "charge.pending",
+    State.FAILED: "charge.failed",
+    State.REVERSED: "charge.reversed",
+}
+
+
+_FATES: dict[str, tuple[State, str | None, str | None]] = {
+    "pm_soft": (State.FAILED, "insufficient_funds", None),
+    "pm_soft_1": (State.FAILED, "try_again_later", None),
+    "pm_soft_2": (State.FAILED, "try_again_later", None),
+    "pm_hard": (State.FAILED, "stolen_card", None),
+    "pm_expired": (State.FAILED, "expired_card", None),
+    "pm_advice": (State.FAILED, "insufficient_funds", "do_not_try_again"),
+    "pm_customer": (State.REQUIRES_ACTION, None, None),
+    "pm_pending_good": (State.PENDING, None, None),
+    "pm_pending_bad": (State.PENDING, None, None),
+    "pm_pending_long": (State.PENDING, None, None),
+}
+"""What becomes of a charge, with code and advice; of others: it succeeds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +143,8 @@ class Provider:
         self._keys: dict[str, _Key] = {}
         self._on_their_way: list[tuple[float, ChargeRequest]] = []
         self._tries: Counter[str] = Counter()
-        self.calm = False
+        self.webhooks: list[tuple[float, WebhookEvent]] | None = None
+        """To be delivered, each from a time on; None where this provider sends none."""
 
     def later(self, request: ChargeRequest, seconds: float) -> None:
         """A request that arrives after `seconds`, whose answer nobody waits for."""
@@ -124,6 +153,7 @@ class Provider:
     def next_event(self) -> float | None:
         """By its clock: when a request arrives or a pending charge turns."""
         times = [at for at, _ in self._on_their_way]
+        times += [at for at, _ in self.webhooks or ()]
         times += [charge.turns_at for charge in self.charges if charge.turns_at is not None]
         return min(times, default=None)
 
@@ -138,6 +168,7 @@ class Provider:
             if charge.turns_at is not None and charge.turns_at <= now and charge.turns_to is not None:
                 charge.state, charge.code = charge.turns_to
                 charge.turns_at = charge.turns_to = None
+                self._tell(charge)
 
     def charge(self, request: ChargeRequest, now: float) -> Answer:
         """A request for a charge arrives at `now`."""
@@ -161,6 +192,24 @@ class Provider:
         found = [c for c in self.charges if c.reference == reference and c.visible_at <= now]
         return found[-1] if found else None
 
+    def _tell(self, charge: Charge) -> None:
+        """By webhook, sometimes twice, and in any order."""
+        kind = _KINDS.get(charge.state)
+        if self.webhooks is None or kind is None:
+            return
+        event = WebhookEvent(
+            id=f"evt_{charge.id}_{charge.state.value}",
+            kind=kind,
+            reference=charge.reference,
+            provider_ref=charge.id,
+            amount=charge.amount,
+            currency=charge.currency,
+            code=charge.code,
+        )
+        for _ in range(self.rng.choice((1, 1, 2))):
+            delay = self.rng.choice((0.0, self.rng.uniform(0, 60), self.rng.uniform(0, 20_000)))
+            self.webhooks.append((max(self.clock(), charge.made_at) + delay, event))
+
     def _first_answer(self, request: ChargeRequest, now: float) -> Answer:
         """What becomes of a request under a new key."""
         method = request.payment_method
@@ -175,23 +224,9 @@ class Provider:
         return Answer(status=200, at=now + busy, charge=charge.id, shown=(charge.state, charge.code, charge.advice))
 
     def _make(self, request: ChargeRequest, at: float, method: str, tries: int) -> Charge:
-        state, code, advice = State.SUCCEEDED, None, None
-        match method:
-            case "pm_soft":
-                state, code = State.FAILED, "insufficient_funds"
-            case "pm_soft_1" | "pm_soft_2":
-                if tries <= int(method[-1]):
-                    state, code = State.FAILED, "try_again_later"
-            case "pm_hard":
-                state, code = State.FAILED, "stolen_card"
-            case "pm_expired":
-                state, code = State.FAILED, "expired_card"
-            case "pm_advice":
-                state, code, advice = State.FAILED, "insufficient_funds", "do_not_try_again"
-            case "pm_customer":
-                state = State.REQUIRES_ACTION
-            case "pm_pending_good" | "pm_pending_bad" | "pm_pending_long":
-                state = State.PENDING
+        state, code, advice = _FATES.get(method, (State.SUCCEEDED, None, None))
+        if method.startswith("pm_soft_") and tries > int(method[-1]):
+            state, code = State.SUCCEEDED, None
         lag = self.rng.uniform(0, self.find_lag)
         charge = Charge(
             id=f"ch_{self.name}_{len(self.charges) + 1}",
@@ -207,7 +242,11 @@ class Provider:
         if state is State.PENDING:
             charge.turns_at = at + self.rng.uniform(60, 7200) * (100 if method == "pm_pending_long" else 1)
             charge.turns_to = (State.FAILED, "insufficient_funds") if method == "pm_pending_bad" else (State.SUCCEEDED, None)
+        if method == "pm_reversed" and tries == 1 and self.webhooks is not None:  # it tells of it in no other way
+            charge.turns_at = at + self.rng.uniform(60, 300_000)
+            charge.turns_to = (State.REVERSED, self.rng.choice(("insufficient_funds", "account_closed", "fraudulent")))
         self.charges.append(charge)
+        self._tell(charge)
         return charge
 
 
@@ -309,6 +348,6 @@ def _shown(id_: str, state: State, code: str | None, advice: str | None) -> Succ
             return Pending(provider_ref=id_, next_check_seconds=60)
         case State.REQUIRES_ACTION:
             return ActionRequired(provider_ref=id_)
-        case State.FAILED:
+        case State.FAILED | State.REVERSED:  # what was taken back before we knew of it was never ours
             assert code is not None
             return Declined(decline_class=classify(code, advice), code=code, provider_ref=id_)

@@ -6,7 +6,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -85,6 +87,16 @@ def run_seeds(
             on_seed(verdict)
             if len(summary.failed) >= failures_max:
                 break
+    return summary
+
+
+def run_parallel(seeds: range, processes: int) -> Summary:
+    """The seeds in several processes, each with servers of its own."""
+    count = max(1, min(processes, len(seeds)))
+    summary = Summary()
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        for part in pool.map(run_part, [seeds[n::count] for n in range(count)]):
+            summary.add(part)
     return summary
 
 

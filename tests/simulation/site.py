@@ -15,7 +15,7 @@ from tests.mysql.shard_set import NAMES, ShardSet, Site
 from tests.simulation.world import SHARDS
 
 # What a crash of the server would lose is no matter here: the servers live as long as the run.
-_FAST = {"innodb_flush_log_at_trx_commit": "0", "sync_binlog": "0", "innodb_doublewrite": "OFF"}
+_FAST = {"innodb_flush_log_at_trx_commit": "0", "sync_binlog": "0", "innodb_doublewrite": "OFF", "performance_schema": "OFF"}
 _KEPT = {"alembic_version", "installation", "shard_owner", "shard_sequence"}
 
 

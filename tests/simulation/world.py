@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
@@ -21,20 +21,23 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from billing_shards.billing import store as subscriptions
 from billing_shards.billing.model import Subscription
 from billing_shards.billing.periods import Interval, Unit
-from billing_shards.errors import BillingShardsError
+from billing_shards.billing.subscriptions import Subject, cancel
+from billing_shards.errors import BillingShardsError, InvalidInput
 from billing_shards.payments.providers import Providers
 from billing_shards.settings import ShardSetSpec
 from billing_shards.shards.transactions import ShardRouter
 from tests.mysql.shard_set import ShardSet
+from tests.simulation.broker import Broker
 from tests.simulation.faults import AT_COMMIT, AT_STATEMENT, Driver, Fault, HostDied, Step
-from tests.simulation.hosts import Claimer, Host, Housekeeper
+from tests.simulation.hosts import Claimer, Host
+from tests.simulation.keepers import BY, Customers, Housekeeper
 from tests.simulation.provider import METHODS, Adapter, Looks, Network, Provider
 
 T = TypeVar("T")
 
 nap: Any = tenacity.nap  # where back-offs sleep
-SHARDS = 4
-_STATEMENTS = 14  # of a step, roughly: where a fault may fall
+SHARDS = 3
+_STATEMENTS = 12  # of a step, roughly: where a fault may fall
 _ZONES = ("UTC", "America/New_York", "Asia/Kolkata", "Pacific/Apia", "Europe/Berlin")
 _MONEY = ((990, "USD"), (1500, "JPY"), (12_345, "KWD"), (1, "EUR"))
 
@@ -43,8 +46,16 @@ _LOOK = """
 SELECT (SELECT COUNT(*) FROM billing_job WHERE status = 0 AND due_at <= %(now)s),
        (SELECT COUNT(*) FROM billing_job WHERE status = 1 AND due_at < %(now)s),
        (SELECT COUNT(*) FROM subscription WHERE status IN (1, 2) AND next_invoice_at <= %(now)s),
-       LEAST(COALESCE((SELECT MIN(due_at) FROM billing_job WHERE status IN (0, 1) AND due_at > %(now)s), '9999-01-01'),
-             COALESCE((SELECT MIN(next_invoice_at) FROM subscription WHERE next_invoice_at > %(now)s), '9999-01-01'))
+       (SELECT COUNT(*) FROM subscription WHERE next_dunning_at <= %(now)s),
+       (SELECT COUNT(*) FROM webhook WHERE status = 0 AND due_at <= %(now)s),
+       (SELECT COUNT(*) FROM outbox WHERE sent_at IS NULL AND held = 0)
+         + (SELECT COUNT(*) FROM outbox_blocked WHERE next_try_at <= %(now)s),
+       (SELECT MIN(at) FROM (
+          SELECT MIN(due_at) AS at FROM billing_job WHERE status IN (0, 1) AND due_at > %(now)s
+          UNION ALL SELECT MIN(next_invoice_at) FROM subscription WHERE next_invoice_at > %(now)s
+          UNION ALL SELECT MIN(next_dunning_at) FROM subscription WHERE next_dunning_at > %(now)s
+          UNION ALL SELECT MIN(due_at) FROM webhook WHERE status = 0 AND due_at > %(now)s
+          UNION ALL SELECT MIN(next_try_at) FROM outbox_blocked WHERE next_try_at > %(now)s) AS moments)
 """
 
 
@@ -55,6 +66,9 @@ class Due:
     ready: int
     expired: int
     periods: int
+    dunning: int
+    webhooks: int
+    events: int
     next_at: float | None
     """When there will be more, in the world's time."""
 
@@ -74,11 +88,20 @@ class Plan:
     skews: dict[str, float]
     """Seconds that each database's clock is away."""
     pause_max: float
+    publishing: bool
+    webhooks: bool
+    customers: float
+    """The weight of a customer's act, as of a disaster."""
+    disaster: float
+    """The weight of each thing that may befall a host, beside those of its own steps."""
+    quiet: bool
+    """Nothing befalls a host: then no lease may ever be lost."""
 
 
 def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
     """The settings of a seed's run."""
     bad = rng.choice((0.0, 0.5, 1.0, 2.0))
+    quiet = rng.random() < 0.15
     choose = rng.choice
     spec = shard_set.site.spec(
         shardCount=SHARDS,
@@ -98,8 +121,8 @@ def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
         spec=spec,
         start=datetime(2025, 1, 28, tzinfo=UTC) + timedelta(days=rng.randrange(400), seconds=rng.randrange(86_400)),
         days=choose((1, 5, 20)),
-        steps_max=choose((60, 120, 200)),
-        fault_share=choose((0.0, 0.05, 0.15, 0.4)),
+        steps_max=choose((60, 120, 180)),
+        fault_share=0.0 if quiet else choose((0.0, 0.1, 0.3, 0.6)),
         network=Network(
             not_reached=0.05 * bad,
             request_lost=0.05 * bad,
@@ -111,6 +134,11 @@ def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
         ),
         skews={name: rng.choice((0.0, rng.uniform(-5, 5), rng.uniform(-600, 600))) for name in shard_set.router.databases},
         pause_max=choose((1000, 2000)),
+        disaster=choose((0.05, 0.12, 0.5)),
+        publishing=rng.random() < 0.3,
+        webhooks=rng.random() < 0.5,
+        customers=choose((0.0, 0.05, 0.3)),
+        quiet=quiet,
     )
 
 
@@ -132,6 +160,7 @@ class World:
     def __init__(self, seed: int, shard_set: ShardSet, driver: Driver) -> None:
         self.seed = seed
         self.rng = random.Random(seed)  # noqa: S311
+        random.seed(seed)  # what the product draws
         self.shard_set = shard_set
         self.router: ShardRouter = shard_set.router
         self.shards: Sequence[int] = range(SHARDS)
@@ -149,7 +178,7 @@ class World:
         self._storm = True
         self._depth = 0
         self._acting: Host | None = None
-        self._due: dict[str, Due] | None = None
+        self._due: dict[str, Due] = {}
         self._eyes: dict[str, Connection] = {}
         skew = self.rng.uniform(-3600, 3600)
         self.providers = [
@@ -164,10 +193,13 @@ class World:
         ]
         for provider in self.providers:
             provider.network = self.plan.network
+            provider.webhooks = [] if self.plan.webhooks else None
+        self.broker = Broker(rng=random.Random(self.rng.random()), trouble=self.rng.choice((0.0, 0.1, 0.3)))  # noqa: S311
         self.gateways = Providers([Adapter(provider, lambda: self.now, self.looks) for provider in self.providers])
         self.hosts: list[Host] = [
             *(Claimer(self, f"claimer {n}", self._host_skew()) for n in range(self.rng.choice((2, 3)))),
             *(Housekeeper(self, f"housekeeper {n}", self._host_skew()) for n in range(2)),
+            Customers(self, "customers", 0.0),
         ]
 
     def _host_skew(self) -> float:
@@ -195,26 +227,25 @@ class World:
         options = [option for host in self._awake() for option in host.options()]
         if not options:
             return self._jump()
-        if self._storm:
+        if self._storm and not self.plan.quiet:
             options += [option for host in self._awake() for option in host.disasters()]
         self.rng.choices([work for _, work in options], [weight for weight, _ in options])[0]()
         return True
 
     def _awake(self) -> list[Host]:
-        return [host for host in self.hosts if host.paused_until <= self.now]
+        return [host for host in self.hosts if host.paused_until <= self.now and host.paused_turn <= self.steps]
 
     def _jump(self) -> bool:
         """To the next moment at which something falls due."""
         at = self._next_moment()
         if at is None:
-            return False
+            return self._storm
         late = self.rng.choice((0.0, 0.1, 1.0, 5.0))
-        if self._storm and self.rng.random() < 0.05:
+        if self._storm and not self.plan.quiet and self.rng.random() < 0.05:
             late = self.rng.uniform(0, self.pause_max)  # nobody was there
         self.now = max(self.now, at) + late + 0.000_002
         self._tick(0)
         self.note(None, f"clock {datetime.fromtimestamp(self.now, UTC):%m-%d %H:%M:%S}")
-        self._due = None
         return True
 
     def _next_moment(self) -> float | None:
@@ -228,20 +259,18 @@ class World:
 
     def due(self) -> dict[str, Due]:
         """What each database has to do by now."""
-        if self._due is None:
-            self._due = {name: self._look(name) for name in self.shard_set.owners}
+        for name in self.shard_set.owners:
+            known = self._due.get(name)
+            if known is None or (known.next_at is not None and known.next_at <= self.now):
+                self._due[name] = self._look(name)
         return self._due
 
     def _look(self, name: str) -> Due:
         skew = self.plan.skews[name]
         now = datetime.fromtimestamp(self.now + skew, UTC).replace(tzinfo=None)
-        ready, expired, periods, next_at = self._eyes[name].exec_driver_sql(_LOOK, {"now": now}).one()
-        at = (
-            None
-            if str(next_at).startswith("9999")
-            else datetime.fromisoformat(str(next_at)).replace(tzinfo=UTC).timestamp() - skew
-        )
-        return Due(ready=ready, expired=expired, periods=periods, next_at=at)
+        *counts, next_at = self._eyes[name].exec_driver_sql(_LOOK, {"now": now}).one()
+        at = None if next_at is None else next_at.replace(tzinfo=UTC).timestamp() - skew
+        return Due(**dict(zip(("ready", "expired", "periods", "dunning", "webhooks", "events"), counts, strict=True)), next_at=at)
 
     def _tick(self, seconds: float) -> None:
         self.now += seconds
@@ -254,19 +283,24 @@ class World:
         self._storm = False
         for provider in self.providers:
             provider.network = Network()
+        self.broker.trouble = 0.0
         for host in self.hosts:
-            host.paused_until = 0.0
-        self._due = None
+            host.paused_until, host.paused_turn = 0.0, 0
         keeper = next(host for host in self.hosts if isinstance(host, Housekeeper))
         while any(due.periods for due in self.due().values()) and self.steps < self.plan.steps_max + 100:
             self.steps += 1
             keeper.schedule()
-        for database in self.shard_set.owners.values():
-            with database.engine.begin() as connection:
-                connection.exec_driver_sql("UPDATE subscription SET status = 4, next_invoice_at = NULL WHERE status IN (1, 2)")
-        self._due = None
+        for one in self.subscribed:
+            subject = Subject(id=one, shard_count=SHARDS)
+            with suppress(InvalidInput):  # dunning was quicker
+                cancel(self.router, subject, at_period_end=False, by=BY)
+        self._due.clear()
 
     # What hosts use
+
+    def shards_of(self, database: str) -> list[int]:
+        """The shards that a database owns."""
+        return self.router.by_database(self.shards).get(database, [])
 
     def act(self, host: Host, label: str, work: Callable[[], T]) -> T | None:
         """Run a step of the product for a host, with the faults that the seed has for it. None where it failed."""
@@ -291,7 +325,6 @@ class World:
         finally:
             self.driver.step, self._acting = kept, acting
             step.join()
-            self._due = None
         for fault in step.met:
             self.met[fault] += 1
         met = f" [{', '.join(fault.value for fault in step.met)}]" if step.met else ""
@@ -333,7 +366,6 @@ class World:
         kept, self.driver.step = self.driver.step, None
         self._depth += 1
         self._tick(self.rng.choice((0.01, 0.01, 5.0, 400.0)))
-        self._due = None
         for _ in range(self.rng.randrange(3)):
             options = [option for host in self._awake() if host is not self._acting for option in host.options()]
             if options:
@@ -369,6 +401,7 @@ class World:
             if self.driver.step is not None and self.driver.step.dead:
                 raise HostDied
             self.now += 0.001
+            self._due.pop(name, None)
             with connection.cursor() as cursor:
                 seeds = (self.rng.getrandbits(30), self.rng.getrandbits(30))
                 cursor.execute("SET TIMESTAMP = %s, rand_seed1 = %s, rand_seed2 = %s", (self.now + skew, *seeds))
@@ -379,7 +412,8 @@ class World:
 
     def _subscribe(self) -> None:
         today = self.plan.start.date()
-        made = [self._subscription(n, today) for n in range(self.rng.randint(3, 6))]
+        made = [self._subscription(n, today) for n in range(self.rng.randint(2, 4))]
+        self.subscribed = [one.id for one in made]
         for one in made:
             shard = self.shard_set.shard_of(one.id)
             self.router.run(shard, lambda transaction, one=one: subscriptions.insert_subscriptions(transaction, [one]))  # type: ignore[misc]

@@ -1,0 +1,16 @@
+"""The databases that simulated runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.mysql.shard_set import ShardSet
+from tests.simulation import site
+
+
+@pytest.fixture(scope="session")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardSet]:
+    with site.started(tmp_path_factory.mktemp("simulation")) as shard_set, site.silence():
+        yield shard_set

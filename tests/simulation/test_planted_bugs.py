@@ -1,0 +1,144 @@
+"""The simulator can fail: each of these bugs, planted in the product, is found by one of the first seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from billing_shards.billing import decide as billing_decide
+from billing_shards.billing.model import Plan
+from billing_shards.db import error_code, queries
+from billing_shards.jobs import model, store
+from billing_shards.outbox import events
+from billing_shards.payments import charge
+from billing_shards.payments.model import DeclineClass, Declined, Outcome, Unknown
+from billing_shards.shards.transactions import ShardTransaction
+from tests.mysql.shard_set import ShardSet
+from tests.simulation.faults import Driver
+from tests.simulation.simulate import run_seed
+from tests.simulation.verdict import Verdict
+
+SEEDS = range(1, 41)
+
+Patch = pytest.MonkeyPatch
+
+
+def first_failure(simulated: ShardSet) -> Verdict:
+    """Of the first seeds."""
+    driver = Driver()
+    for seed in SEEDS:
+        _, verdict = run_seed(seed, simulated, driver)
+        if not verdict.sound:
+            return verdict
+    raise AssertionError(f"none of {len(SEEDS)} seeds found it")
+
+
+def change(patch: Patch, noun: str, name: str, *changes: tuple[str, str]) -> None:
+    """Change the text of a named query."""
+    texts = queries(noun)._texts
+    text = texts[name]
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    patch.setitem(texts, name, text)
+
+
+def settle_without_token(patch: Patch) -> None:
+    change(patch, "jobs", "finish", (" AND j.lease_token = r.token", ""))
+    change(patch, "jobs", "finish_paid", ("lease_token = %(token)s", "%(token)s"))
+
+
+def new_key_while_one_is_open(patch: Patch) -> None:
+    change(patch, "jobs", "claim_candidates", ("attempt_open", "0"))
+    change(patch, "jobs", "claim", ("(attempt_open = 0)", "1"))
+
+
+def key_of_each_claim(patch: Patch) -> None:
+    """The provider is not given the attempt's key but one of the lease."""
+    patch.setattr(model.Job, "attempt_key", property(lambda job: model.attempt_key(job.key, job.token)))
+
+
+def claim_without_attempt(patch: Patch) -> None:
+    patch.setattr(store, "_open_attempts", lambda *_: None)
+
+
+def no_answer_is_a_decline(patch: Patch) -> None:
+    honest = charge.charge
+
+    async def hasty(*arguments: Any, **named: Any) -> Outcome:
+        outcome = await honest(*arguments, **named)
+        if isinstance(outcome, Unknown):
+            return Declined(decline_class=DeclineClass.RETRYABLE, code="timeout")
+        return outcome
+
+    patch.setattr(charge, "charge", hasty)
+
+
+def reaper_takes_leases_that_live(patch: Patch) -> None:
+    for name in ("expired_leases", "reap"):
+        change(patch, "jobs", name, (" AND due_at < NOW(6)", ""))
+
+
+def half_a_batch_after_a_deadlock(patch: Patch) -> None:
+    """The statement alone is run again, though the server has rolled back all before it."""
+    execute = ShardTransaction._execute
+
+    def stubborn(self: ShardTransaction, query: str, params: Any) -> Any:
+        try:
+            return execute(self, query, params)
+        except DBAPIError as error:
+            if error_code(error) != 1213:
+                raise
+            return execute(self, query, params)
+
+    patch.setattr(ShardTransaction, "_execute", stubborn)
+
+
+def an_event_is_dropped(patch: Patch) -> None:
+    write = events.write
+    patch.setattr(events, "write", lambda transaction, first, told: write(transaction, first, told[1:]))
+
+
+def periods_are_left_out(patch: Patch) -> None:
+    """After an outage only the last period that was missed is invoiced."""
+    honest = billing_decide.plan
+
+    def forgetful(*arguments: Any, **named: Any) -> Plan:
+        plan = honest(*arguments, **named)
+        return replace(plan, invoices=plan.invoices[-1:])
+
+    patch.setattr(billing_decide, "plan", forgetful)
+
+
+def released_for_ever(patch: Patch) -> None:
+    """What a claimer gives back when it ends is never ready again."""
+    change(patch, "jobs", "release", ("j.status = 0", "j.status = 4"))
+
+
+@pytest.mark.parametrize(
+    ("plant", "shows"),
+    [
+        (settle_without_token, "audit|charge|invoice"),
+        (new_key_while_one_is_open, "charged 2 times"),
+        (key_of_each_claim, "charged 2 times"),
+        (claim_without_attempt, "audit attempt_numbers"),
+        (no_answer_is_a_decline, "charged 2 times"),
+        (reaper_takes_leases_that_live, "though nothing befell any host"),
+        (half_a_batch_after_a_deadlock, "audit"),
+        (an_event_is_dropped, "audit outbox_numbers"),
+        (periods_are_left_out, "audit periods"),
+        (released_for_ever, "audit open_attempts|never ended|not booked"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_the_simulator_catches(
+    simulated: ShardSet, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Patch], None], shows: str
+) -> None:
+    plant(monkeypatch)
+    verdict = first_failure(simulated)
+    found = "\n".join([*verdict.double, *verdict.lost])
+    assert any(word in found for word in shows.split("|")), found
