@@ -51,8 +51,7 @@ class _Smoothed:
 
     per_second: list[int]
     """Jobs that fall due in each second of the window."""
-    seconds: float
-    """That the scheduler took."""
+    scheduled: figures.Round
     bytes_by_table: dict[str, int]
     binlog_bytes: int
 
@@ -91,7 +90,9 @@ def main() -> None:
         "due_per_second_max": max(smoothed.per_second),
         **{f"{name}_chi_squared": round(one.chi_squared, 1) for name, one in (("second", seconds), ("minute", minutes))},
         **{f"{name}_p_value": round(one.p_value, 4) for name, one in (("second", seconds), ("minute", minutes))},
-        "scheduled_per_s": round(count / smoothed.seconds),
+        "scheduled_per_s": round(smoothed.scheduled.rate),
+        "schedule_client_us": round(1e6 * smoothed.scheduled.clients / count),
+        "schedule_server_us": round(1e6 * smoothed.scheduled.server / count),
         "backlog_jobs_per_s": round(backlog.rate),
         "drain_jobs_per_s": round(usual),
         "backlog_to_drain": round(backlog.rate / usual, 3),
@@ -129,14 +130,13 @@ def _with_window(mysql: MySQLServer, folder: Path, count: int, processes: int) -
         bench.set_up_new(manifest)
         midnight = _last_midnight(mysql)
         _fill_subscriptions(mysql, manifest, count, midnight)
-        binlog, start = site.binlog_bytes(mysql), time.perf_counter()
-        _schedule_all(path, processes)
-        seconds = time.perf_counter() - start
+        binlog = site.binlog_bytes(mysql)
+        scheduled = _schedule_all(mysql, path, count, processes)
         binlog = site.binlog_bytes(mysql) - binlog
         per_second = _due_per_second(mysql, manifest, midnight)
         return _Smoothed(
             per_second=[per_second.get(second, 0) for second in range(_WINDOW_SECONDS)],
-            seconds=seconds,
+            scheduled=scheduled,
             bytes_by_table=site.table_bytes(mysql, manifest),
             binlog_bytes=binlog,
         )
@@ -179,15 +179,23 @@ def _fill_subscriptions(mysql: MySQLServer, manifest: Manifest, count: int, midn
             cursor.execute(_q.fill_subscriptions, words)
 
 
-def _schedule_all(path: Path, processes: int) -> None:
+def _schedule_all(mysql: MySQLServer, path: Path, count: int, processes: int) -> figures.Round:
+    """Invoice every subscription; start-up of the processes included."""
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_schedule, args=(path, n, processes)) for n in range(processes)]
+    clients, server, start = figures.cpu_of_children(), figures.cpu_of(mysql.pid), time.perf_counter()
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
         if worker.exitcode:
             raise AssertionError(f"a scheduler ended with exit code {worker.exitcode}")
+    return figures.Round(
+        jobs=count,
+        rate=count / (time.perf_counter() - start),
+        clients=figures.cpu_of_children() - clients,
+        server=figures.cpu_of(mysql.pid) - server,
+    )
 
 
 def _schedule(path: Path, number: int, processes: int) -> None:
