@@ -447,3 +447,18 @@ def test_what_a_look_up_says_is_booked_once_and_only_where_it_says_so(
     assert recheck.charged(router, SHARD, due.invoice) is None
     assert recheck.charged(router, SHARD, 999) is None
     assert money.broken() == {}
+
+
+def test_a_person_asks_whether_a_charge_still_stands(money: Money, tmp_path: Path) -> None:
+    due = money.paid()
+    manifest = money.shard_set.manifest(tmp_path / "manifest.yaml")
+    ask: list[str | Path] = ["invoice", "recheck", f"{SHARD}/{due.invoice}", "--manifest", manifest]
+    standing = {"charge": f"{SHARD}/{due.invoice}/1", "provider": "http", "answer": "succeeded", "reversed": False}
+    assert cli(*ask, "--json").json == standing
+    charge = money.one("SELECT provider_ref FROM payment_attempt WHERE shard_id = %(shard)s AND job_id = %(id)s", id=due.job)
+    money.fake.reverse(charge)
+    assert cli(*ask, "--json").json == {**standing, "answer": "declined", "reversed": True}
+    assert money.invoice(due) == 1
+    again = cli(*ask)
+    assert (again.code, "is not paid" in again.err) == (ExitCode.BAD_INPUT, True)
+    assert money.broken() == {}

@@ -123,6 +123,21 @@ def show_invoice(
     return invoice.show(source.find(manifest), which, as_json=as_json)
 
 
+@invoice_app.command("recheck")
+def recheck_invoice(
+    which: Annotated[str, typer.Argument(metavar="INVOICE", help="As for invoice show.")],
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Ask the provider whether the charge of a paid invoice still stands.
+
+    Where the bank took it back and no webhook told of it, the payment is reversed: the invoice is open again.
+    """
+    from billing_shards.cli import recheck, source
+
+    return recheck.run(source.find(manifest), which, as_json=as_json)
+
+
 @app.command("refund")
 def make_refund(
     which: Annotated[str, typer.Argument(metavar="INVOICE", help="As for invoice show.")],
