@@ -51,15 +51,7 @@ WHERE shard_id = %(shard)s AND id IN %(ids)s AND status = 1
 UPDATE invoice FORCE INDEX (PRIMARY) SET status = 3
 WHERE shard_id = %(shard)s AND id IN %(ids)s AND status = 1
 
--- name: subscriptions_past_due
-UPDATE subscription FORCE INDEX (PRIMARY) SET status = 2, updated_at = NOW(6)
-WHERE shard_id = %(shard)s AND id IN %(ids)s AND status = 1
-
--- name: recover_subscriptions
-UPDATE subscription FORCE INDEX (PRIMARY) SET status = 1, updated_at = NOW(6)
-WHERE shard_id = %(shard)s AND id IN %(ids)s AND status = 2
-
--- name: suspend_subscriptions
--- No more invoices: next_invoice_at NULL takes it out of the scheduler's index.
-UPDATE subscription FORCE INDEX (PRIMARY) SET status = 3, next_invoice_at = NULL, updated_at = NOW(6)
-WHERE shard_id = %(shard)s AND id IN %(ids)s AND status IN (1, 2)
+-- name: look_at_subscriptions
+-- What becomes of them dunning judges (sql/queries/dunning.sql): it alone changes their status.
+UPDATE subscription FORCE INDEX (PRIMARY) SET next_dunning_at = NOW(6)
+WHERE shard_id = %(shard)s AND id IN %(ids)s

@@ -103,7 +103,11 @@ def test_declines_are_retried_or_end_as_their_class_says(shard_set: ShardSet, ga
         add(shard_set, 2, method, prefix=method)
     add(shard_set, 2, "pm_decline_expired_card", prefix="expired")
     ended = "status IN (2, 3, 4, 5)"
-    run_until(manifest(shard_set, gateway, tmp_path), lambda: shard_set.count("billing_job", ended) == 8)
+
+    def finished() -> bool:
+        return shard_set.count("billing_job", ended) == 8 and not shard_set.count("subscription", "next_dunning_at <= NOW(6)")
+
+    run_until(manifest(shard_set, gateway, tmp_path), finished)
     found = {status: shard_set.count("billing_job", f"status = {status}") for status in (2, 3, 4, 5)}
     assert found == {2: 2, 3: 4, 4: 2, 5: 0}
     assert shard_set.count("subscription", "status = 3 AND next_invoice_at IS NULL") == 4

@@ -57,14 +57,14 @@ def facts(shard_set: ShardSet, job: Job) -> dict[str, Any]:
         id=job.subscription,
     )
     invoice = "SELECT status FROM invoice WHERE shard_id = %(shard)s AND id = %(id)s"
-    subscription = "SELECT status FROM subscription WHERE shard_id = %(shard)s AND id = %(id)s"
+    to_dunning = "SELECT next_dunning_at IS NOT NULL FROM subscription WHERE shard_id = %(shard)s AND id = %(id)s AND status = 1"
     return {
         "job": status(shard_set, job),
         "attempt": tuple(attempt),
         "entries": [tuple(entry) for entry in entries],
         "events": [row[0] for row in told],
         "invoice": shard_set.rows(shard, invoice, id=job.invoice)[0][0],
-        "subscription": shard_set.rows(shard, subscription, id=job.subscription)[0][0],
+        "to_dunning": bool(shard_set.rows(shard, to_dunning, id=job.subscription)[0][0]),
     }
 
 
@@ -72,11 +72,11 @@ UNKNOWN, NONE = (AttemptOutcome.UNKNOWN, None, None, 0), list[str]()
 
 
 @pytest.mark.parametrize(
-    ("outcome", "job_status", "lane", "attempt_open", "attempt", "events", "invoice", "subscription"),
+    ("outcome", "job_status", "lane", "attempt_open", "attempt", "events", "invoice", "to_dunning"),
     [
-        (Succeeded(provider_ref="ch_1"), Status.SUCCEEDED, 0, 0, (1, "ch_1", None, 1), ["payment.succeeded"], 2, 1),
-        (SOFT, Status.READY, 1, 0, (2, "ch_no", "insufficient_funds", 1), ["payment.failed"], 1, 2),
-        (HARD, Status.FAILED, 0, 0, (2, "ch_no", "stolen_card", 1), ["subscription.suspended"], 3, 3),
+        (Succeeded(provider_ref="ch_1"), Status.SUCCEEDED, 0, 0, (1, "ch_1", None, 1), ["payment.succeeded"], 2, False),
+        (SOFT, Status.READY, 1, 0, (2, "ch_no", "insufficient_funds", 1), ["payment.failed"], 1, True),
+        (HARD, Status.FAILED, 0, 0, (2, "ch_no", "stolen_card", 1), ["payment.given_up"], 3, True),
         (
             ActionRequired(provider_ref="ch_a"),
             Status.AWAITING_CUSTOMER,
@@ -85,12 +85,12 @@ UNKNOWN, NONE = (AttemptOutcome.UNKNOWN, None, None, 0), list[str]()
             (3, "ch_a", None, 1),
             ["payment.action_required"],
             1,
-            2,
+            True,
         ),
-        (Pending(provider_ref="ch_p"), Status.READY, 1, 1, (5, "ch_p", None, 0), NONE, 1, 1),
-        (Unknown(reason="time-out"), Status.READY, 1, 1, UNKNOWN, NONE, 1, 1),
-        (NotSent(reason="refused"), Status.READY, 1, 1, UNKNOWN, NONE, 1, 1),
-        (Unresolvable(reason="forgotten"), Status.REVIEW, 1, 1, UNKNOWN, ["payment.review"], 1, 1),
+        (Pending(provider_ref="ch_p"), Status.READY, 1, 1, (5, "ch_p", None, 0), NONE, 1, False),
+        (Unknown(reason="time-out"), Status.READY, 1, 1, UNKNOWN, NONE, 1, False),
+        (NotSent(reason="refused"), Status.READY, 1, 1, UNKNOWN, NONE, 1, False),
+        (Unresolvable(reason="forgotten"), Status.REVIEW, 1, 1, UNKNOWN, ["payment.review"], 1, False),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int | list | tuple) else "",
 )
@@ -103,7 +103,7 @@ def test_what_each_outcome_writes(
     attempt: tuple[Any, ...],
     events: list[str],
     invoice: int,
-    subscription: int,
+    to_dunning: bool,
 ) -> None:
     fill(shard_set, 1)
     (job,) = claim(shard_set)
@@ -112,12 +112,12 @@ def test_what_each_outcome_writes(
     assert (found["job"].status, found["job"].lane, found["job"].attempt_open) == (job_status, lane, attempt_open)
     assert found["attempt"] == attempt
     assert found["events"] == events
-    assert (found["invoice"], found["subscription"]) == (invoice, subscription)
+    assert (found["invoice"], found["to_dunning"]) == (invoice, to_dunning)
     payment = ("clearing:http", f"receivable:{job.subscription}", 990, "USD")
     assert found["entries"] == ([payment] if isinstance(outcome, Succeeded) else [])
 
 
-def test_a_failed_charge_begins_a_new_attempt_and_success_recovers_the_subscription(shard_set: ShardSet) -> None:
+def test_a_failed_charge_begins_a_new_attempt_and_dunning_is_told_of_its_success(shard_set: ShardSet) -> None:
     fill(shard_set, 1)
     (first,) = claim(shard_set)
     settled(shard_set, (first, SOFT))
@@ -129,7 +129,7 @@ def test_a_failed_charge_begins_a_new_attempt_and_success_recovers_the_subscript
     assert second.attempt_key != first.attempt_key
     settled(shard_set, (second, Succeeded(provider_ref="ch_2")))
     found = facts(shard_set, second)
-    assert (found["invoice"], found["subscription"]) == (2, 1)
+    assert (found["invoice"], found["to_dunning"]) == (2, True)
     assert found["events"] == ["payment.failed", "payment.succeeded"]
 
 

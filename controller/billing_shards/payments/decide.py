@@ -54,7 +54,7 @@ class AskCustomer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """The invoice will not be collected; the subscription is suspended."""
+    """Nothing more is tried by itself; what becomes of the subscription is for dunning to judge."""
 
     reason: str
 

@@ -198,24 +198,21 @@ def _mark_paid(transaction: ShardTransaction, paid: Sequence[Job]) -> None:
     found = transaction.write(_s.pay_invoices, {"ids": Ids(ids)}, table="invoice", keys=[(invoice,) for invoice in ids])
     if found != len(ids):
         raise AssertionError(f"shard {transaction.shard}: {len(ids) - found} of {len(ids)} paid invoices were not open")
-    recovered = tuple(job.subscription for job in paid if job.attempt_no > 1)
-    if recovered:
-        keys = [(subscription,) for subscription in recovered]
-        transaction.write(_s.recover_subscriptions, {"ids": recovered}, table="subscription", keys=keys)
+    _look_at(transaction, [job.subscription for job in paid if job.attempt_no > 1])
 
 
 def _mark_unpaid(transaction: ShardTransaction, unpaid: Sequence[Decided]) -> None:
-    given_up = [result.job for result, decision in unpaid if isinstance(decision, GiveUp)]
-    late = tuple(result.job.subscription for result, decision in unpaid if not isinstance(decision, GiveUp))
-    if late:
-        keys = [(subscription,) for subscription in late]
-        transaction.write(_s.subscriptions_past_due, {"ids": late}, table="subscription", keys=keys)
+    given_up = tuple(result.job.invoice for result, decision in unpaid if isinstance(decision, GiveUp))
     if given_up:
-        invoices = tuple(job.invoice for job in given_up)
-        transaction.write(_s.give_up_invoices, {"ids": invoices}, table="invoice", keys=[(i,) for i in invoices])
-        subscriptions = tuple(job.subscription for job in given_up)
+        transaction.write(_s.give_up_invoices, {"ids": given_up}, table="invoice", keys=[(i,) for i in given_up])
+    _look_at(transaction, [result.job.subscription for result, _ in unpaid])
+
+
+def _look_at(transaction: ShardTransaction, subscriptions: Sequence[str]) -> None:
+    """What becomes of subscriptions whose payment failed, or came after a failure, is for dunning to judge."""
+    if subscriptions:
         keys = [(subscription,) for subscription in subscriptions]
-        transaction.write(_s.suspend_subscriptions, {"ids": subscriptions}, table="subscription", keys=keys)
+        transaction.write(_s.look_at_subscriptions, {"ids": tuple(subscriptions)}, table="subscription", keys=keys)
 
 
 def _event(result: Result, decision: Decision) -> Event | None:
@@ -235,7 +232,7 @@ def _event(result: Result, decision: Decision) -> Event | None:
             kind = "payment.action_required"
         case GiveUp():
             facts["code"], facts["reason"] = _code(result.outcome), decision.reason
-            kind = "subscription.suspended"
+            kind = "payment.given_up"
         case Review():
             facts["reason"] = decision.reason
             kind = "payment.review"
