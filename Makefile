@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Compiled modules are kept: every process that a test starts would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help venv check format test demo up down bench bench-drain bench-http
+.PHONY: help venv check format test simulate mutate demo up down bench bench-drain bench-http
 help:  ## what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -33,7 +33,13 @@ format: venv  ## apply the formatting
 	$(BIN)/ruff format --quiet
 
 test: check  ## every test: pure, on real MySQL servers, on a real Kubernetes
-	$(BIN)/python -m pytest tests/unit tests/mysql tests/cluster
+	$(BIN)/python -m pytest tests/unit tests/mysql tests/simulation tests/cluster
+
+simulate: venv  ## seeded runs with every fault, in virtual time: SEEDS=10000 FIRST_SEED=1
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --first-seed $(or $(FIRST_SEED),1)
+
+mutate: venv  ## change each rule in one place at a time; its tests must notice (MODULES="payments.decide …"; half an hour)
+	$(BIN)/python -m hack.mutation $(MODULES)
 
 demo: venv  ## the main job on a real cluster, while processes are killed
 	$(BIN)/python -m hack.demo
