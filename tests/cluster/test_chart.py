@@ -70,6 +70,7 @@ def test_rights_are_few(default: list[dict[str, Any]]) -> None:
         "billingshardsets/status",
         "secrets",
         "configmaps",
+        "services",
         "deployments",
         "jobs",
         "poddisruptionbudgets",

@@ -19,6 +19,7 @@ from billing_shards.kube.model import (
     Initialise,
     JobPhase,
     Refused,
+    SecretState,
     ShardBacklog,
     Unreachable,
     Unusable,
@@ -245,6 +246,31 @@ def test_other_ranges_replace_the_old_deployments() -> None:
     world.settle()
     assert set(world.observed.deployments) == {"main-claimer-000-007", "main-housekeeper"}
     assert [key for key in world.observed.objects if key[0] == "PodDisruptionBudget"] == []
+
+
+def test_webhooks_are_led_to_the_housekeeper_where_they_are_wanted() -> None:
+    world = World(desired(), SERVED)
+    world.settle()
+    key = ("Service", "webhooks-main")
+    assert key not in world.observed.objects
+    world.edit(gateway={"url": "http://provider", "webhookSecret": {"name": "hooks"}})
+    world.see(secrets={**world.observed.secrets, "hooks": SecretState(version="1", keys=frozenset({"webhookSecrets"}))})
+    plan = world.step()
+    (service,) = [a.manifest for a in plan.actions if isinstance(a, Apply) and a.key == key]
+    (pod,) = [a.manifest["spec"]["template"] for a in plan.actions if isinstance(a, Apply) and a.key[1] == "main-housekeeper"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert {"name": "webhooks", "containerPort": 9465} in pod["spec"]["containers"][0]["ports"]
+    world.settle()
+    assert key in world.observed.objects
+    world.edit(gateway={"url": "http://provider"})
+    world.settle()
+    assert key not in world.observed.objects
+
+
+def test_a_services_name_holds_no_dot() -> None:
+    assert names.webhooks("main") == "webhooks-main"
+    assert names.webhooks("2.main").startswith("webhooks-2-main-")
+    assert names.webhooks("a.b") != names.webhooks("a-b")
 
 
 def test_late_jobs_get_one_more_pod_and_only_where_they_are_late() -> None:

@@ -29,6 +29,7 @@ _PLURALS = {
     "Pod": ("/api/v1", "pods"),
     "Deployment": ("/apis/apps/v1", "deployments"),
     "Job": ("/apis/batch/v1", "jobs"),
+    "Service": ("/api/v1", "services"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "BillingShardSet": (f"/apis/{API_GROUP}/{API_VERSION}", names.PLURAL),
 }

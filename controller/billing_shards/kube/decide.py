@@ -238,8 +238,10 @@ def _pods(
         if spec.claimer.max_replicas > 1:
             wanted.append(manifests.applied(manifests.disruption_budget(desired, shards)))
     wanted.append(manifests.applied(manifests.housekeeper(desired, spec, release)))
+    if manifests.takes_webhooks(spec):
+        wanted.append(manifests.applied(manifests.webhook_service(desired)))
     there_now: dict[Key, ObjectState] = {("Deployment", name): state for name, state in observed.deployments.items()}
-    there_now |= {key: state for key, state in observed.objects.items() if key[0] == "PodDisruptionBudget"}
+    there_now |= {key: state for key, state in observed.objects.items() if key[0] in {"PodDisruptionBudget", "Service"}}
     actions: list[Action] = []
     for apply in wanted:
         actions += _unless_there(apply, there_now.get(apply.key), memory)

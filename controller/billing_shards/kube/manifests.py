@@ -121,6 +121,20 @@ def housekeeper(desired: Desired, spec: ShardSetSpec, release: Release) -> Manif
     return _deployment(desired, spec, release, name=name, component="housekeeper", shards=shards, replicas=1)
 
 
+def takes_webhooks(spec: ShardSetSpec) -> bool:
+    """Whether any provider's webhooks are wanted."""
+    return any(gateway.webhook_secret is not None for gateway in spec.all_gateways)
+
+
+def webhook_service(desired: Desired) -> Manifest:
+    """What an Ingress sends the providers' webhooks to: the housekeeper. Without TLS, inside the cluster only."""
+    spec = {
+        "selector": names.labels(desired.name, "housekeeper"),
+        "ports": [{"name": "webhooks", "port": names.WEBHOOK_PORT, "targetPort": "webhooks", "protocol": "TCP"}],
+    }
+    return _object(desired, "v1", "Service", names.webhooks(desired.name), "housekeeper", spec=spec)
+
+
 def disruption_budget(desired: Desired, shards: tuple[int, int]) -> Manifest:
     """Drains take one claimer of a Deployment at a time. A single one may be taken: a drain is never blocked."""
     name = names.claimer(desired.name, *shards)
@@ -220,6 +234,9 @@ def _deployment(
         {"name": "BILLING_SHARDS_LAST_SHARD", "value": str(shards[1])},
     ]
     container = _container(release, uses, args=[component], env=env) | _probes()
+    if component == "housekeeper" and takes_webhooks(spec):
+        container["ports"] = [*container["ports"], {"name": "webhooks", "containerPort": names.WEBHOOK_PORT}]
+        container["env"] = [*container["env"], {"name": "BILLING_SHARDS_WEBHOOK_PORT", "value": str(names.WEBHOOK_PORT)}]
     labels = _pod_labels(desired.name, component, shards)
     pod = _pod(desired, release, component, container, uses)
     pod["topologySpreadConstraints"] = [

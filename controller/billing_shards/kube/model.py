@@ -180,7 +180,7 @@ class Observed:
     jobs: tuple[JobState, ...]
     deployments: Mapping[str, DeploymentState]
     objects: Mapping[Key, ObjectState]
-    """ConfigMaps and PodDisruptionBudgets (Deployments and Jobs have their own fields)."""
+    """ConfigMaps, PodDisruptionBudgets and Services (Deployments and Jobs have their own fields)."""
 
 
 # What is remembered between two looks, and may be lost ----------------------------------------------------------------------

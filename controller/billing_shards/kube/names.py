@@ -16,6 +16,7 @@ DIGEST_ANNOTATION = f"{API_GROUP}/applied"
 CONFIG_ANNOTATION = f"{API_GROUP}/config"
 
 METRICS_PORT = 9464
+WEBHOOK_PORT = 9465
 _NAME_MAX = 63
 
 
@@ -44,6 +45,12 @@ def claimer(shard_set: str, first: int, last: int) -> str:
 
 def housekeeper(shard_set: str) -> str:
     return f"{shard_set}-housekeeper"
+
+
+def webhooks(shard_set: str) -> str:
+    """A Service. Its name must begin with a letter and hold no dot, as a shard set's may."""
+    plain = shard_set.replace(".", "-")
+    return f"webhooks-{plain}" if plain == shard_set else f"webhooks-{plain}-{digest(shard_set, length=6)}"
 
 
 def schema_job(shard_set: str, database: str, version: str) -> str:

@@ -77,7 +77,7 @@ class Observer:
             return objects.ours(desired, self._api.list(kind, desired.namespace, selector))
 
         pods = self._api.list("Pod", desired.namespace, selector)
-        others = {kind: owned(kind) for kind in ("ConfigMap", "PodDisruptionBudget")}
+        others = {kind: owned(kind) for kind in ("ConfigMap", "PodDisruptionBudget", "Service")}
         seen: dict[Key, ObjectState] = {
             (kind, objects.name(found)): objects.seen(found) for kind, all_of in others.items() for found in all_of
         }

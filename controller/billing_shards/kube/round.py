@@ -24,7 +24,7 @@ from billing_shards.settings import API_GROUP, API_VERSION, KIND
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 5.0
-_OWNED = ("Deployment", "Job", "PodDisruptionBudget", "ConfigMap")
+_OWNED = ("Deployment", "Job", "PodDisruptionBudget", "Service", "ConfigMap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get]
 # What it makes. Server-side apply is a patch, and needs create for what is not there yet.
 - apiGroups: ['']
-  resources: [configmaps]
+  resources: [configmaps, services]
   verbs: [list, create, patch, delete]
 - apiGroups: [apps]
   resources: [deployments]
