@@ -63,6 +63,13 @@ class BrokerServer(ABC):
         return self.folder / "ca.pem"
 
     @property
+    def pid(self) -> int:
+        """The server's process. Raises ToolError where there is none."""
+        if self._process is None:
+            raise ToolError(f"{type(self).__name__} was never started")
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process is not None and self._process.alive
 

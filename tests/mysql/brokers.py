@@ -28,7 +28,12 @@ RETENTION_SECONDS = 86_400
 class BrokerSite(Protocol):
     """A broker's server, and names on it that are one test's alone."""
 
-    server: BrokerServer
+    @property
+    def server(self) -> BrokerServer: ...
+
+    @property
+    def name(self) -> str:
+        """Of the stream, or of the exchange and its queue."""
 
     def document(self, **changes: Any) -> dict[str, Any]:
         """`spec.outbox.broker`."""

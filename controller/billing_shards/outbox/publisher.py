@@ -39,7 +39,7 @@ CONNECTIONS = 4
 """To each database: as many shards of it are read or recorded at once."""
 _SHARDS_AT_ONCE = 8
 _IDLE_SECONDS = 0.5
-_LEASE_SECONDS_MIN = 30.0
+_LEASE_SECONDS_MIN = 10.0
 _TAKEN_SECONDS = 5.0
 _TOKEN_BITS = 63
 
@@ -193,7 +193,7 @@ class Publisher:
         telemetry.EVENTS_PUBLISHED.inc(len(found.sent))
         for block in found.blocks:
             telemetry.EVENTS_REFUSED.labels(block.problem).inc()
-            what = {"shard": shard, "event": block.number, "problem": str(block.problem), "details": block.details}
+            what = {"shard": shard, "number": block.number, "problem": str(block.problem), "details": block.details}
             _log.warning("event_refused", failures=block.failures, **what)
 
     async def _release(self) -> None:
