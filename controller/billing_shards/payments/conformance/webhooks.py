@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -52,9 +53,10 @@ class Listener:
         app.router.add_post("/{any:.*}", self._take)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
+        listening = _listen(port)
+        bound: int = listening.getsockname()[1]
         try:
-            await web.TCPSite(runner, None, port, reuse_address=True).start()
-            bound: int = runner.addresses[0][1]
+            await web.SockSite(runner, listening).start()
             yield bound
         finally:
             await runner.cleanup()
@@ -80,7 +82,14 @@ class Listener:
                 return found
             await asyncio.sleep(_LOOK_SECONDS)
         odd = f", and {len(self.odd)} that are no events ({self.odd[-1]})" if self.odd else ""
-        raise Broken(f"{times} deliveries of {kind} within {self.seconds:.0f} s; came {len(found)}{odd}")
+        raise Broken(f"{times} deliveries of {kind} within {self.seconds:g} s; came {len(found)}{odd}")
+
+
+def _listen(port: int) -> socket.socket:
+    """One socket for IPv4 and IPv6: two would get two ports where the system chooses."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
 
 
 async def _success_is_told(client: Client, trial: Trial) -> None:
