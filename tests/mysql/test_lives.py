@@ -104,7 +104,7 @@ def check(life: Life) -> None:
     assert life.is_clean()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_whatever_happens_the_books_are_whole(make_shard_set: Callable[..., ShardSet], seed: int) -> None:
     retry = {"delaysSeconds": [86_400], "attemptsMax": 3, "jitter": 0, "graceSeconds": 10 * 86_400}
     dunning = {"suspendAfterSeconds": 8 * 86_400, "cancelAfterSeconds": 60 * 86_400}

@@ -70,7 +70,7 @@ def standing(
 
 
 DEBTS = [debt for size in range(len(KINDS) + 1) for debt in combinations(KINDS, size)]
-MOMENTS = (0.0, 0.5, 1.0, 3.0, 7.0, 13.99, 14.0, 59.99, 60.0, 400.0)
+MOMENTS = (0.0, 1.0, 7.0, 13.99, 14.0, 60.0, 400.0)
 EVERYTHING = [
     (standing(status, *debt, notices=notices, write_off=write_off), replace_policy, days(day))
     for status, debt, notices, write_off, replace_policy, day in product(
