@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection
 
+from billing_shards.cli.codes import ExitCode
 from billing_shards.db import Rows, queries
-from billing_shards.errors import InvalidInput, NotFound
+from billing_shards.errors import NotFound, NotPossible
 from billing_shards.outbox import events, keeping, manual, rounds, store
 from billing_shards.outbox.events import Event
 from billing_shards.outbox.model import Answer, Batch, Leased, Problem, Refused, Sent
 from billing_shards.settings import OutboxSpec
+from tests.mysql.command import cli
 from tests.mysql.shard_set import ShardSet, pretty
 
 SHARD = 3
@@ -182,10 +185,10 @@ def test_only_a_blocking_event_can_be_skipped(shard_set: ShardSet) -> None:
     write(shard_set, "bad", "bad", "good")
     publish(shard_set, refuse=[1])
     for number, told in ((2, "waits behind event 1"), (3, "was sent")):
-        with pytest.raises(InvalidInput, match=told):
+        with pytest.raises(NotPossible, match=told):
             manual.skip(shard_set.router, SHARD, number, actor="ann", reason="a test")
     write(shard_set, "fresh")
-    with pytest.raises(InvalidInput, match="is not blocked"):
+    with pytest.raises(NotPossible, match="is not blocked"):
         manual.skip(shard_set.router, SHARD, 4, actor="ann", reason="a test")
     with pytest.raises(NotFound):
         manual.skip(shard_set.router, SHARD, 99, actor="ann", reason="a test")
@@ -196,11 +199,9 @@ def test_blocked_events_are_tried_at_once_on_a_persons_word(shard_set: ShardSet)
     write(shard_set, "bad", "worse", "bad")
     publish(shard_set, refuse=[1, 2])
     assert ready(shard_set) == []
-    assert manual.retry(shard_set.router, SHARD, [1], actor="ann", reason="mended") == 1
-    assert numbers(take(shard_set)) == [1]
-    assert manual.retry(shard_set.router, SHARD, [1, 2], actor="ann", reason="mended") == 2
-    assert sorted(numbers(take(shard_set))) == [1, 2]
-    assert shard_set.count("manual_act", "act = 'event.retry'") == 3
+    manual.retry(shard_set.router, SHARD, 2, actor="ann", reason="mended")
+    assert numbers(take(shard_set)) == [2]
+    assert shard_set.count("manual_act", "act = 'event.retry' AND subject = 'event:2'") == 1
 
 
 def test_purge_deletes_what_was_sent_long_ago_and_the_audit_can_still_count(shard_set: ShardSet) -> None:
@@ -276,3 +277,22 @@ def test_what_waits_is_measured(shard_set: ShardSet) -> None:
     assert (found[0].blocked, found[0].oldest) == (0, None)
     (written,) = shard_set.rows(SHARD, "SELECT created_at FROM outbox WHERE shard_id = %(shard)s AND id = 4")
     assert (found[SHARD].blocked, found[SHARD].oldest) == (1, written[0])
+
+
+def test_the_command_line_shows_what_is_blocked_and_acts_upon_it(shard_set: ShardSet, tmp_path: Path) -> None:
+    manifest = shard_set.manifest(tmp_path / "main.yaml")
+    write(shard_set, "bad", "worse", "bad")
+    publish(shard_set, refuse=[1, 2])
+    why = ("--reason", "a test", "--actor", "ann", "--manifest", manifest)
+    (first, _) = cli("events", "blocked", "--json", "--manifest", manifest).json["blocked"]
+    assert (first["shard_id"], first["event_id"], first["problem"], first["waiting"]) == (SHARD, 1, "unroutable", 1)
+    assert f"{SHARD}/1" in cli("events", "blocked", "--manifest", manifest).out
+    assert cli("events", "skip", f"{SHARD}/1", *why).code == ExitCode.OK
+    assert cli("events", "retry", f"{SHARD}/2", *why).code == ExitCode.OK
+    assert sorted(numbers(take(shard_set))) == [2, 3]
+    refused = cli("events", "skip", f"{SHARD}/1", *why)
+    assert (refused.code, refused.err) == (ExitCode.FAILED, f"error: event {SHARD}/1 was skipped already\n")
+    assert cli("events", "skip", f"{SHARD}/77", *why).code == ExitCode.NOT_FOUND
+    for wrong in ("7", "9/1", f"{SHARD}/x"):
+        assert cli("events", "skip", wrong, *why).code == ExitCode.BAD_INPUT
+    assert shard_set.count("manual_act") == 2

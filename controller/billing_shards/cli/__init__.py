@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from billing_shards.cli.codes import TEXT, ExitCode, code_of
+from billing_shards.cli.events_commands import app as events_app
 from billing_shards.cli.gateway_commands import app as gateway_app
 from billing_shards.cli.jobs_commands import app as jobs_app
 from billing_shards.cli.options import PLAIN, ActorOption, JsonOption, ManifestOption, ReasonOption
@@ -48,6 +49,7 @@ app.add_typer(invoice_app, name="invoice")
 app.add_typer(jobs_app, name="jobs")
 app.add_typer(subscription_app, name="subscription")
 app.add_typer(gateway_app, name="gateway")
+app.add_typer(events_app, name="events")
 
 DatabaseOption = Annotated[
     list[str] | None, typer.Option("--database", metavar="NAME", help="Only this database; may be given several times.")

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from billing_shards import acts
 from billing_shards.acts import Act
-from billing_shards.errors import InvalidInput, NotFound
+from billing_shards.errors import NotFound, NotPossible
 from billing_shards.outbox import store
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 
@@ -17,7 +17,7 @@ from billing_shards.shards.transactions import ShardRouter, ShardTransaction
 def skip(router: ShardRouter, shard: int, number: int, *, actor: str, reason: str) -> None:
     """Never send an event that blocks its subscription; the events behind it go on.
 
-    Raises `NotFound`, `InvalidInput` where it does not block anything, and what `ShardRouter.run` raises.
+    Raises `NotFound`, `NotPossible` where it does not block anything, and what `ShardRouter.run` raises.
     """
     written: list[Act] = []
 
@@ -32,23 +32,18 @@ def skip(router: ShardRouter, shard: int, number: int, *, actor: str, reason: st
     router.run(shard, body, committed=lambda connection: _committed(connection, shard, written))
 
 
-def retry(router: ShardRouter, shard: int, numbers: Sequence[int], *, actor: str, reason: str) -> int:
-    """Have events that block their subscriptions tried at once; how many.
-
-    Raises `NotFound`, `InvalidInput` where one does not block anything, and what `ShardRouter.run` raises.
-    """
+def retry(router: ShardRouter, shard: int, number: int, *, actor: str, reason: str) -> None:
+    """Have an event that blocks its subscription tried at once. Raises what `skip` raises."""
     written: list[Act] = []
 
     def body(transaction: ShardTransaction) -> bool:
-        found = [_blocking(transaction, number) for number in sorted(numbers)]
-        written[:] = [_act("event.retry", *one, actor=actor, reason=reason, after={"tried_at_once": True}) for one in found]
-        store.try_now(transaction, [event["subscription_id"] for event, _ in found])
-        for act in written:
-            acts.write(transaction, act)
+        event, blocked = _blocking(transaction, number)
+        written[:] = [_act("event.retry", event, blocked, actor=actor, reason=reason, after={"tried_at_once": True})]
+        store.try_now(transaction, [event["subscription_id"]])
+        acts.write(transaction, written[0])
         return True
 
     router.run(shard, body, committed=lambda connection: _committed(connection, shard, written))
-    return len(written)
 
 
 def _committed(connection: Connection, shard: int, written: Sequence[Act]) -> bool | None:
@@ -63,11 +58,13 @@ def _blocking(transaction: ShardTransaction, number: int) -> tuple[Mapping[str, 
     blocked = store.lock_blockage(transaction, found["subscription_id"])
     event = store.lock_event(transaction, number) or found
     if event["sent_at"] is not None:
-        raise InvalidInput("EVENT", f"{number} was {'skipped' if event['held'] == store.SKIPPED else 'sent'} already")
+        raise NotPossible(
+            f"event {transaction.shard}/{number} was {'skipped' if event['held'] == store.SKIPPED else 'sent'} already"
+        )
     if blocked is None:
-        raise InvalidInput("EVENT", f"{number} is not blocked: it will be sent")
+        raise NotPossible(f"event {transaction.shard}/{number} is not blocked: it will be sent")
     if blocked["event_id"] != number:
-        raise InvalidInput("EVENT", f"{number} waits behind event {blocked['event_id']}")
+        raise NotPossible(f"event {transaction.shard}/{number} waits behind event {blocked['event_id']}")
     return event, blocked
 
 
