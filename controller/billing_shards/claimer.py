@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -21,7 +21,7 @@ import structlog
 from billing_shards import process, telemetry
 from billing_shards.errors import BillingShardsError, DatabaseError
 from billing_shards.jobs import decide, store
-from billing_shards.jobs.agenda import Agenda
+from billing_shards.jobs.claims import Claims
 from billing_shards.jobs.held import Held
 from billing_shards.jobs.lanes import Lanes
 from billing_shards.jobs.model import Job
@@ -37,10 +37,9 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_SETTLING_THREADS = 4  # and one that claims: a settlement that waits for a lock does not hold up the claims of other shards
-CONNECTIONS = _SETTLING_THREADS + 1
+_SETTLING_THREADS = 4
+CONNECTIONS = _SETTLING_THREADS + 1  # the one more for claims: a settlement that waits for a lock does not hold them up
 """To each database, beside the one for renewals."""
-_BACKOFF_SECONDS_MAX = 10.0
 _DRAIN_SECONDS = 40.0  # of the pod's 60 s of grace
 _RELEASE_SECONDS = 5.0
 
@@ -68,25 +67,20 @@ class Claimer:
         self._lanes = Lanes(spec)
         self._held = Held(spec.claimer.in_flight, spec.claimer.batch, self._lanes)
         self._waiting = Waiting(spec.claimer.workers, spec.claimer.in_flight, self._lanes)
+        self._claims = Claims(spec, router, shards, held=self._held, waiting=self._waiting, held_back=providers.held_back_seconds)
         self._outcomes: defaultdict[int, list[Result]] = defaultdict(list)
         self._settling: dict[int, asyncio.Task[None]] = {}
-        self._stop = asyncio.Event()
-        self._set_aside: dict[int, float] = {}
-        self._refusals: Counter[int] = Counter()
         self._settling_threads = self._threads_of("settle", _SETTLING_THREADS)
-        self._claiming_threads = self._threads_of("claim", 1)
         self._renewal_threads = self._threads_of("renew", 1)
         self._fault: BaseException | None = None
-        self._paused = spec.paused
 
     def stop(self) -> None:
         """Claim nothing more; `run` returns when what is under way is finished or given back."""
-        self._stop.set()
-        self._held.wake()
+        self._claims.stop()
 
     def pause(self, paused: bool) -> None:
         """Claim nothing while paused."""
-        self._paused = paused
+        self._claims.pause(paused)
 
     async def run(self) -> None:
         """Work until `stop`. Failures of databases and provider are logged and waited out; a fault of our own ends the process:
@@ -94,7 +88,7 @@ class Claimer:
         """
         gc.freeze()  # what start-up made is never garbage: jobs by the thousand would have it looked through again and again
         lease = self._spec.claimer.lease_seconds
-        claiming = [self._task(self._claim_until_stopped(name)) for name in self._router.databases]
+        claiming = [self._task(self._claims.run(name)) for name in self._router.databases]
         others = [
             *(self._task(self._charge_forever()) for _ in range(self._spec.claimer.workers)),
             *(self._task(self._forever("renew", self._renew, name, lease / 3)) for name in self._router.databases),
@@ -107,9 +101,9 @@ class Claimer:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            for threads in (self._settling_threads, self._claiming_threads, self._renewal_threads):
-                for pool in threads.values():
-                    pool.shutdown(wait=False)
+            self._claims.close()
+            for threads in (*self._settling_threads.values(), *self._renewal_threads.values()):
+                threads.shutdown(wait=False)
         if self._fault is not None:
             raise self._fault
 
@@ -122,98 +116,6 @@ class Claimer:
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._fault = self._fault or fault
             self.stop()
-
-    # Claim
-
-    async def _claim_until_stopped(self, database: str) -> None:
-        failures = 0
-        while not self._stop.is_set():
-            try:
-                rest = await self._claim_round(database)
-                failures = 0
-            except BillingShardsError as error:
-                failures += 1
-                self._held.note_due(database, ())  # no share is kept for a database that is away
-                telemetry.LOOP_ERRORS.labels("claim").inc()
-                _log.warning("claim_failed", database=database, error=str(error), failures=failures)
-                rest = _backoff(failures)
-            await self._sleep(rest)
-
-    async def _claim_round(self, database: str) -> float:
-        """Look which lanes have due jobs, and claim; seconds to rest before the next look."""
-        longest = self._spec.claimer.idle_poll_seconds
-        shards = self._router.by_database(self._shards).get(database)
-        if self._paused or not shards:
-            return longest
-        now = asyncio.get_running_loop().time()
-        able = [shard for shard in shards if self._set_aside.get(shard, 0.0) <= now]
-        due = await self._in_thread(self._claiming_threads[database], partial(self._look, database, able)) if able else []
-        ready = [entry for entry in due if entry.in_seconds <= 0]
-        if not ready:
-            self._held.note_due(database, ())
-            soonest = min((entry.in_seconds for entry in due), default=None)
-            return decide.rest(soonest, longest, random.random())  # noqa: S311
-        random.shuffle(ready)  # claimers of the same shards should not meet at the same one
-        await self._claim_all(database, Agenda(ready), until=now + longest)
-        return 0.0
-
-    def _look(self, database: str, shards: Collection[int]) -> list[store.Due]:
-        with self._router.connect(database) as connection:
-            return store.next_due(connection, shards)
-
-    async def _claim_all(self, database: str, agenda: Agenda, *, until: float) -> None:
-        """Claim what the agenda lists, always of a lane that has room: one that has none waits, and no other behind it.
-
-        Not for long: meanwhile jobs of other lanes may have fallen due. Lanes whose provider would be sent nothing are left out:
-        their jobs would only be claimed and given back, again and again.
-        """
-        clock = asyncio.get_running_loop().time
-        while agenda and not self._stop.is_set() and not self._paused:
-            lanes = [lane for lane in agenda.lanes if not self._providers.held_back_seconds(self._lanes.provider(lane))]
-            self._held.note_due(database, lanes)
-            chosen = self._held.choose(lanes)
-            if chosen is not None:
-                lane, room = chosen
-                await self._claim(database, agenda, agenda.take(lane), min(room, self._spec.claimer.batch))
-            elif clock() < until:
-                await self._held.change(until - clock())
-            if clock() >= until:
-                return
-
-    async def _claim(self, database: str, agenda: Agenda, entry: store.Due, limit: int) -> None:
-        """Claim from a lane of a shard. A shard that refuses is left alone for a while; a database that does, raises."""
-        claim = partial(
-            store.claim,
-            self._router,
-            entry.shard,
-            entry.lane,
-            limit=limit,
-            lease_seconds=self._spec.claimer.lease_seconds,
-            provider=self._lanes.provider(entry.lane),
-            since=entry.at,
-        )
-        jobs: list[Job] = []
-        self._held.reserve(entry.lane, limit)
-        try:
-            jobs = await self._in_thread(self._claiming_threads[database], claim)
-        except DatabaseError:
-            raise
-        except BillingShardsError as error:
-            self._leave_alone(entry.shard, error)
-            return
-        finally:
-            self._held.claimed(entry.lane, limit, jobs)
-        self._refusals.pop(entry.shard, None)
-        telemetry.JOBS_CLAIMED.labels(self._lanes.label(entry.lane)).inc(len(jobs))
-        if len(jobs) == limit:
-            agenda.again(entry)
-        self._waiting.put(jobs)
-
-    def _leave_alone(self, shard: int, error: BillingShardsError) -> None:
-        self._refusals[shard] += 1
-        self._set_aside[shard] = asyncio.get_running_loop().time() + _backoff(self._refusals[shard])
-        telemetry.LOOP_ERRORS.labels("claim").inc()
-        _log.warning("claim_failed", shard=shard, error=str(error), failures=self._refusals[shard])
 
     # Charge
 
@@ -251,7 +153,7 @@ class Claimer:
                 failures += 1
                 telemetry.LOOP_ERRORS.labels("settle").inc()
                 _log.warning("settle_failed", shard=shard, error=str(error), jobs=len(results), failures=failures)
-                await asyncio.sleep(_backoff(failures))
+                await asyncio.sleep(decide.backoff(failures, random.random()))  # noqa: S311
         self._held.drop(result.job for result in results)
 
     # Keep and take back
@@ -259,9 +161,24 @@ class Claimer:
     async def _renew(self, database: str) -> None:
         held = [job for job in self._held.jobs.values() if self._router.owner(job.shard).name == database]
         if held:
-            renew = partial(store.renew, self._renewals, held, lease_seconds=self._spec.claimer.lease_seconds)
-            renewed = await self._in_thread(self._renewal_threads[database], renew)
+            renewed = await self._in_thread(self._renewal_threads[database], partial(self._renew_all, held))
             _log.debug("leases_renewed", database=database, held=len(held), renewed=renewed)
+
+    def _renew_all(self, held: Sequence[Job]) -> int:
+        """Shard by shard: one that is being handed over must not cost the others their leases."""
+        by_shard: defaultdict[int, list[Job]] = defaultdict(list)
+        for job in held:
+            by_shard[job.shard].append(job)
+        renewed = 0
+        for shard, jobs in by_shard.items():
+            try:
+                renewed += store.renew(self._renewals, jobs, lease_seconds=self._spec.claimer.lease_seconds)
+            except DatabaseError:
+                raise
+            except BillingShardsError as error:
+                telemetry.LOOP_ERRORS.labels("renew").inc()
+                _log.warning("renewal_failed", shard=shard, error=str(error), jobs=len(jobs))
+        return renewed
 
     async def _reap(self, database: str) -> None:
         shards = self._router.by_database(self._shards).get(database)
@@ -300,7 +217,7 @@ class Claimer:
                 continue
             try:
                 async with asyncio.timeout(_RELEASE_SECONDS):
-                    await self._in_thread(self._claiming_threads[database], partial(store.release, self._router, mine))
+                    await self._in_thread(self._settling_threads[database], partial(store.release, self._router, mine))
             except (BillingShardsError, TimeoutError) as error:
                 _log.warning("release_failed", database=database, jobs=len(mine), error=str(error) or type(error).__name__)
             else:
@@ -309,21 +226,11 @@ class Claimer:
 
     # Helpers
 
-    async def _sleep(self, seconds: float) -> None:
-        if seconds > 0:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), seconds)
-
     def _threads_of(self, kind: str, count: int) -> dict[str, ThreadPoolExecutor]:
         return {name: ThreadPoolExecutor(count, thread_name_prefix=f"{kind}-{name}") for name in self._router.databases}
 
     async def _in_thread(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
-
-
-def _backoff(failures: int) -> float:
-    longest = min(_BACKOFF_SECONDS_MAX, 0.2 * 2.0**failures)
-    return longest * random.uniform(0.5, 1)  # noqa: S311
 
 
 async def work(settings: ProcessSettings) -> None:

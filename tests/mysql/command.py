@@ -16,8 +16,9 @@ from billing_shards.cli import main
 
 TIMEOUT_SECONDS = 120
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([f"billing_shards.cli.{name}" for name in ("audit", "imports", "invoice", "schema", "status")])
+context = multiprocessing.get_context("forkserver")  # one server for all of the tests
+_commands = [f"billing_shards.cli.{name}" for name in ("audit", "imports", "invoice", "jobs", "schema", "status")]
+context.set_forkserver_preload([*_commands, "billing_shards.claimer", "billing_shards.housekeeper"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ def cli(*arguments: str | Path, env: Mapping[str, str] | None = None, stdin: str
     with TemporaryDirectory() as folder:
         streams = [str(Path(folder, name)) for name in ("in", "out", "err")]
         Path(streams[0]).write_text(stdin)
-        process = _context.Process(target=_run, args=(list(map(str, arguments)), streams, dict(env or {})))
+        process = context.Process(target=_run, args=(list(map(str, arguments)), streams, dict(env or {})))
         process.start()
         process.join(TIMEOUT_SECONDS)
         if process.exitcode is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import multiprocessing
 import os
 import signal
 import sys
@@ -26,6 +25,7 @@ from billing_shards.billing import scheduler
 from billing_shards.jobs import store
 from billing_shards.payments.http import HttpGateway
 from billing_shards.settings import ProcessSettings
+from tests.mysql import command
 
 TRANSACTIONS: dict[str, tuple[Any, str]] = {
     "schedule": (scheduler, "schedule_shard"),
@@ -40,8 +40,7 @@ MIDDLE = {"schedule": 4, "claim": 4, "settle": 4, "renew": 2, "reap": 4}
 """Which statement of it `in the middle` is before: the fence is read by then, and something is written or locked."""
 
 _doing = threading.local()
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["billing_shards.claimer", "billing_shards.housekeeper"])  # importing takes longer than dying
+_context = command.context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from billing_shards.claimer import CONNECTIONS, Claimer
+from billing_shards.jobs import store
 from billing_shards.jobs.lanes import Lanes
+from billing_shards.jobs.model import Lane
 from billing_shards.payments.gateway import ChargesOnly
 from billing_shards.payments.guarded import GuardedGateway
 from billing_shards.payments.model import Cause, ChargeRequest, Found, NotFound, NotSent, Outcome, Succeeded, Unknown
 from billing_shards.payments.providers import Providers
 from billing_shards.shards import shardset
 from tests.mysql.shard_set import NAME, ShardSet
-from tests.mysql.test_queue import reap_all
+from tests.mysql.test_queue import expire, reap_all
 
 PATIENCE_SECONDS = 90
 GATEWAYS = [{"name": name, "url": "http://127.0.0.1:9"} for name in ("slow", "fast")]
@@ -27,6 +29,7 @@ SERVICES = [
     {"name": "video", "lane": 1, "gateway": "slow"},
     {"name": "audio", "lane": 2, "gateway": "fast"},
 ]
+FENCE = "UPDATE shard_owner SET state = {} WHERE shard_id = %(shard)s"
 VIDEO, AUDIO, COMMON, RETRIES, GONE = 2, 4, 0, 1, 60
 
 
@@ -217,15 +220,14 @@ def test_a_lane_whose_service_was_taken_out_of_the_spec_is_charged_by_the_common
 def test_a_shard_that_is_being_handed_over_holds_up_no_other(make: Callable[..., ShardSet]) -> None:
     shard_set = make()
     add(shard_set, "sub", COMMON, 40)
-    fence = "UPDATE shard_owner SET state = {} WHERE shard_id = %(shard)s"
     kept = shard_set.count("invoice", "shard_id = 3")
     assert 0 < kept < 40
-    shard_set.change(3, fence.format(2))
+    shard_set.change(3, FENCE.format(2))
 
     async def main() -> None:
         async with working(shard_set) as work:
             await work.until(lambda: shard_set.count("invoice", "status = 1") == kept)
-            shard_set.change(3, fence.format(1))
+            shard_set.change(3, FENCE.format(1))
             await work.until_paid("sub")
 
     asyncio.run(main())
@@ -283,6 +285,47 @@ def test_leases_are_renewed_while_every_other_connection_is_taken(make: Callable
 
     asyncio.run(main())
     assert shard_set.count("payment_attempt") == shard_set.count("ledger_entry", "kind = 2") == 10
+
+
+def test_a_shard_that_is_being_handed_over_costs_no_other_its_leases_and_keeps_none_lost(make: Callable[..., ShardSet]) -> None:
+    """Neither renewals nor the reaper stop at the first shard that refuses."""
+    shard_set = make(leaseSeconds=5, workers=60)
+    add(shard_set, "sub", COMMON, 24, "pm_hang")
+    fenced = next(shard for shard in range(4) if shard_set.count("invoice", f"shard_id = {shard}"))
+    others = shard_set.count("billing_job", f"shard_id <> {fenced}")
+    assert 0 < others < 24
+
+    async def main() -> None:
+        async with working(shard_set) as work:
+            await work.until(lambda: shard_set.count("billing_job", "status = 1") == 24)
+            shard_set.change(fenced, FENCE.format(2))
+            await work.until(lambda: shard_set.count("billing_job", "status = 1 AND due_at < NOW(6)") > 0)
+            await asyncio.sleep(6)  # more than a lease
+            lost = shard_set.count("billing_job", f"shard_id <> {fenced} AND (status <> 1 OR due_at < NOW(6))")
+            shard_set.change(fenced, FENCE.format(1))
+            assert lost == 0
+            work.let_go()
+            await work.until_paid("sub")
+
+    asyncio.run(main())
+    assert shard_set.count("ledger_entry", "kind = 2") == 24
+
+
+def test_the_reaper_goes_past_a_shard_that_is_being_handed_over(make: Callable[..., ShardSet]) -> None:
+    shard_set = make()
+    add(shard_set, "sub", COMMON, 24)
+    held = [
+        job
+        for shard in shard_set.shards
+        for job in store.claim(shard_set.router, shard, Lane(COMMON), limit=24, lease_seconds=60, provider="http")
+    ]
+    for job in held:
+        expire(shard_set, job)
+    shards = sorted({job.shard for job in held})
+    fenced = (shards[0], shards[-1])
+    for shard in fenced:
+        shard_set.change(shard, FENCE.format(2))
+    assert reap_all(shard_set) == sum(job.shard not in fenced for job in held)
 
 
 def leases(shard_set: ShardSet) -> set[tuple[int, int, int]]:

@@ -14,6 +14,10 @@ import pytest
 from prometheus_client import Counter, Gauge, Histogram
 
 from billing_shards import schema, telemetry
+from billing_shards.jobs import store
+from billing_shards.jobs.model import RENEWAL
+from billing_shards.payments.model import Succeeded
+from billing_shards.payments.settle import Result, settle
 from billing_shards.settings import Credentials
 from billing_shards.shards import shardset
 from hack.fake_gateway import FakeGateway
@@ -115,6 +119,21 @@ def test_a_housekeeper_invoices_measures_and_leaves_in_good_order(
     assert pod.get("/healthz") == (200, "ok\n")
     assert pod.terminate() == 0
     assert_tells_no_secret(pod)
+
+
+def test_a_housekeeper_deletes_finished_jobs_after_their_retention(
+    shard_set: ShardSet, provider: FakeGateway, make_pod: Callable[..., Pod]
+) -> None:
+    done, waiting = shard_set.add_due_job("sub-1"), shard_set.add_due_job("sub-2", overdue_seconds=-3600)
+    (job,) = store.claim(shard_set.router, done.shard, RENEWAL, limit=1, lease_seconds=60, provider="http")
+    result = Result(job=job, outcome=Succeeded(provider_ref="ch_1"), draw=0.0)
+    settle(shard_set.router, done.shard, [result], policy=shard_set.spec.retry)
+    kept = {**QUICK, "finishedJobsRetentionSeconds": 1}
+    pod = make_pod("housekeeper", shard_set.site, document(shard_set, provider, claimer=kept))
+    pod.start()
+    pod.until(lambda: shard_set.count("billing_job") == 1)
+    assert shard_set.count("billing_job", f"id = {waiting.job} AND shard_id = {waiting.shard}") == 1
+    pod.until(lambda: pod.metric("billing_shards_jobs_purged_total") == 1)
 
 
 def assert_tells_no_secret(pod: Pod) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing_shards.jobs.decide import rest, room, shares, worthwhile
+from billing_shards.jobs.decide import backoff, rest, room, shares, worthwhile
 from billing_shards.jobs.model import RENEWAL, RETRY, Lane
 
 LIMITS = st.integers(10, 1000)
@@ -89,3 +89,8 @@ def test_rest_is_bounded_and_never_sleeps_past_a_known_due_job(due: float | None
     seconds = rest(due, 0.8, draw)
     assert 0 < seconds <= 0.8
     assert due is None or seconds <= max(due, 0.01)
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
+def test_waits_after_failures_grow_up_to_a_bound(failures: int, draw: float) -> None:
+    assert 0.1 < backoff(failures, draw) <= backoff(failures, 0.0) <= backoff(failures + 1, 0.0) <= 10

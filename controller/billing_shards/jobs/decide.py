@@ -8,6 +8,7 @@ from billing_shards.jobs.model import Lane
 
 _WORTHWHILE = 3  # a claim is a transaction: it waits until a part of the lane's share is free, and never for all of it
 _REST_SECONDS_MIN = 0.01
+_BACKOFF_SECONDS_MAX = 10.0
 
 
 def shares(limit: int, weights: Mapping[Lane, int]) -> dict[Lane, int]:
@@ -55,3 +56,8 @@ def rest(next_due_seconds: float | None, longest: float, draw: float) -> float:
     if next_due_seconds is None:
         return cap
     return min(cap, max(_REST_SECONDS_MIN, next_due_seconds))
+
+
+def backoff(failures: int, draw: float) -> float:
+    """Seconds to wait after so many failures in a row: twice as long each time, up to a bound. `draw` in [0, 1) shortens them."""
+    return min(_BACKOFF_SECONDS_MAX, 0.2 * 2.0 ** min(failures, 10)) * (1 - 0.5 * draw)

@@ -8,6 +8,7 @@ from functools import partial
 import structlog
 
 from billing_shards import telemetry
+from billing_shards.errors import BillingShardsError, DatabaseError
 from billing_shards.jobs import store
 from billing_shards.jobs.model import Lane
 from billing_shards.outbox import events
@@ -22,14 +23,20 @@ _JITTER_SECONDS = 5.0
 
 
 def reap(router: ShardRouter, database: str, shards: Collection[int], *, settings: ClaimerSpec) -> int:
-    """Take back the expired jobs of a database's shards, a bounded batch a lane; how many. Raises what `router.run` does."""
+    """Take back the expired jobs of a database's shards, a bounded batch a lane; how many. Raises `DatabaseError`s."""
     with router.connect(database) as connection:
         stricken = store.expired_lanes(connection, shards)
     count = 0
     for shard, lane in stricken:
         body = partial(_reap, lane=lane, lost_leases_max=settings.lost_leases_max)
-        # Run twice it does no harm: what it reaped is not expired any more.
-        count += router.run(shard, body, committed=lambda _: None)
+        try:
+            # Run twice it does no harm: what it reaped is not expired any more.
+            count += router.run(shard, body, committed=lambda _: None)
+        except DatabaseError:
+            raise
+        except BillingShardsError as error:  # one shard that is being handed over must not keep the others' jobs lost
+            telemetry.LOOP_ERRORS.labels("reap").inc()
+            _log.warning("reap_failed", shard=shard, error=str(error))
     return count
 
 
