@@ -193,6 +193,22 @@ def test_a_job_in_review_is_retried_on_the_record_under_its_open_attempt(
     assert "the bank called" in story
 
 
+def test_an_attempt_that_nobody_can_tell_of_is_closed_on_a_persons_word_alone(
+    shard_set: ShardSet, jobs: Callable[..., Ended]
+) -> None:
+    due = review_of(shard_set)
+    assert jobs("close-attempt", name(due), *WHY).out == f"job {name(due)}: attempt closed, due now\n"
+    (job,) = claim(shard_set, lane=RETRY)
+    assert (job.attempt_no, job.resumed) == (2, False)
+    query = "SELECT outcome, code, finished_at IS NOT NULL FROM payment_attempt WHERE shard_id = %(shard)s ORDER BY attempt_no"
+    assert [tuple(row) for row in shard_set.rows(3, query)] == [(4, "closed_by_hand", 1), (0, None, 0)]
+    assert not {"open_attempts", "attempt_numbers"} & broken(shard_set).keys()
+    assert acts(shard_set, due)[0]["act"] == "job.close_attempt"
+    refused = jobs("close-attempt", name(due), *WHY)
+    assert refused.code == ExitCode.FAILED
+    assert "is not in review" in refused.err
+
+
 def test_a_failed_job_is_tried_again_and_its_invoice_is_owed_again(shard_set: ShardSet, jobs: Callable[..., Ended]) -> None:
     due = add(shard_set)
     end(shard_set, due, HARD)

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from billing_shards import receiver
+from billing_shards.db import queries
 from billing_shards.errors import InvalidInput
 from billing_shards.jobs.model import RETRY, Status
 from billing_shards.payments.model import ActionRequired, AttemptOutcome, Succeeded, Unknown, WebhookKind
@@ -25,7 +26,7 @@ from billing_shards.receiver import Door, Receiver
 from billing_shards.shards.shardset import ManifestSecrets
 from hack.fake_gateway.webhooks import signature
 from tests.mysql.money import SHARD, Money
-from tests.mysql.shard_set import DueJob
+from tests.mysql.shard_set import DueJob, pretty
 
 SECRET = "whsec_1"
 
@@ -508,3 +509,43 @@ def test_old_webhooks_are_deleted_and_those_that_wait_are_kept(money: Money) -> 
     assert applier.purge(money.database, [SHARD])
     assert not applier.purge(money.database, [SHARD])
     assert money.one("SELECT event_id FROM webhook WHERE shard_id = %(shard)s") == "ev_waits"
+
+
+def test_no_provider_takes_back_what_another_took(money: Money) -> None:
+    due = money.paid()
+    money.shard_set.change(SHARD, "UPDATE payment_attempt SET provider = 'other' WHERE shard_id = %(shard)s")
+    money.hear("charge.reversed", reference(due))
+    money.apply()
+    assert (money.invoice(due), money.results()) == (2, ["other_provider"])
+
+
+def test_a_part_that_is_told_again_after_its_row_was_deleted_is_taken_back_once(money: Money) -> None:
+    due = money.paid()
+    for _ in range(2):
+        money.hear("charge.reversed", reference(due), amount=300, event_id="ev_1")
+        money.apply()
+        money.shard_set.change(SHARD, "DELETE FROM webhook WHERE shard_id = %(shard)s")
+    assert len(money.entries(due)) == 2
+    assert money.broken() == {}
+
+
+@pytest.mark.parametrize(
+    ("noun", "name", "params", "key"),
+    [
+        ("webhooks", "due_shards", {"shards": (SHARD,)}, "due"),
+        ("webhooks", "due", {"limit": 10}, "due"),
+        ("webhooks", "purgeable", {"limit": 10}, "due"),
+        ("webhooks", "lock_jobs", {"keys": (b"1" * 32, b"2" * 32)}, "idempotency"),
+        ("webhooks", "lock_invoices", {"ids": (1, 2)}, "PRIMARY"),
+        ("webhooks", "attempts", {"first_keys": (b"1" * 32,)}, "idempotency"),
+        ("webhooks", "refunds", {"ids": (1, 2)}, "request"),
+        ("refunds", "due_shards", {"shards": (SHARD,)}, "due"),
+        ("refunds", "due", {"limit": 10}, "due"),
+        ("refunds", "refunded", {"invoice": 1}, "request"),
+    ],
+)
+def test_nothing_is_looked_for_or_locked_without_an_index(
+    money: Money, noun: str, name: str, params: dict[str, Any], key: str
+) -> None:
+    plan = money.shard_set.explain(SHARD, getattr(queries(noun), name), **params)
+    assert plan[0]["key"] == key, pretty(plan)

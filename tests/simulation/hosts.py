@@ -170,7 +170,8 @@ class Claimer(Host):
         ready = [c for c in self.charging if c.at <= world.now]
         one = world.rng.choice(ready)
         try:
-            one.at = one.work.send(None)
+            with world.acting(self):
+                one.at = one.work.send(None)
         except StopIteration as ended:
             self.charging.remove(one)
             world.note(self, f"hears of {one.job.reference}: {ended.value}")

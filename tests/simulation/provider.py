@@ -284,7 +284,6 @@ class Adapter(ChargesOnly):
 
     async def _charge(self, request: ChargeRequest) -> Outcome:
         provider, network, draw = self._provider, self._provider.network, self._provider.rng.random
-        await until(self._now())
         if draw() < network.not_reached:
             return NotSent(reason="no connection")
         if draw() < network.request_lost:
@@ -302,7 +301,6 @@ class Adapter(ChargesOnly):
 
     async def find(self, reference: str) -> Found:
         """See `PaymentGateway`."""
-        await until(self._now())
         if self._provider.rng.random() < self._provider.network.find_lost:
             self._looks.open[reference] += 1
             return await self._no_answer()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,12 @@ from billing_shards.billing.model import Plan
 from billing_shards.db import error_code, queries
 from billing_shards.jobs import model, store
 from billing_shards.outbox import events
-from billing_shards.payments import charge
+from billing_shards.payments import charge, settle
 from billing_shards.payments.model import DeclineClass, Declined, Outcome, Unknown
+from billing_shards.payments.settle import Result
 from billing_shards.shards.transactions import ShardTransaction
 from tests.mysql.shard_set import ShardSet
+from tests.simulation import keepers
 from tests.simulation.faults import Driver
 from tests.simulation.simulate import run_seed
 from tests.simulation.verdict import Verdict
@@ -117,6 +119,27 @@ def periods_are_left_out(patch: Patch) -> None:
 def released_for_ever(patch: Patch) -> None:
     """What a claimer gives back when it ends is never ready again."""
     change(patch, "jobs", "release", ("j.status = 0", "j.status = 4"))
+
+
+def events_out_of_order(patch: Patch) -> None:
+    """Events of one subscription do not wait for one another."""
+    patch.setattr(keepers, "chains", lambda events: [(event,) for event in events])
+
+
+def age_of_the_claim(patch: Patch) -> None:
+    """Of an attempt, when it is sent. Found by the simulator itself."""
+    patch.setattr(charge, "_key_lives", lambda gateway, job: job.attempt_age < gateway.key_ttl_seconds * 0.9)
+
+
+def outcomes_told_apart_by_job_alone(patch: Patch) -> None:
+    """Where a process has lost a job and claimed it anew. Found by the simulator itself."""
+
+    def careless(transaction: ShardTransaction, results: Sequence[Result]) -> list[Result]:
+        rows = transaction.read(queries("jobs").held, {"held": settle.held_rows(result.job for result in results)})
+        held = {row[0] for row in rows}
+        return [result for result in results if result.job.id in held]
+
+    patch.setattr(settle, "_still_held", careless)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from billing_shards.billing.model import Subscription
 from billing_shards.billing.periods import Interval, Unit
 from billing_shards.billing.subscriptions import Subject, cancel
 from billing_shards.errors import BillingShardsError, InvalidInput
+from billing_shards.jobs import store
+from billing_shards.payments import charge
 from billing_shards.payments.providers import Providers
 from billing_shards.settings import ShardSetSpec
 from billing_shards.shards.transactions import ShardRouter
@@ -113,7 +115,7 @@ def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
             "checkDelaysSeconds": choose(([10, 60], [10, 60, 300, 3600], [10, 600, 7200, 43_200, 86_400])),
         },
         smoothing={"windowSeconds": choose((0, 3600))},
-        gateway={"url": "http://127.0.0.1:9", "keyTtlSeconds": 86_400},
+        gateway={"url": "http://127.0.0.1:9", "keyTtlSeconds": choose((3600, 86_400))},
         gateways=[{"name": "second", "url": "http://127.0.0.1:9", "keyTtlSeconds": 86_400}],
         services=[{"name": "music", "lane": 1, "gateway": "second", "windowSeconds": choose((0, 600))}],
     )
@@ -133,7 +135,7 @@ def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
             find_lost=0.05 * bad,
         ),
         skews={name: rng.choice((0.0, rng.uniform(-5, 5), rng.uniform(-600, 600))) for name in shard_set.router.databases},
-        pause_max=choose((1000, 2000)),
+        pause_max=choose((1000, 20_000, 100_000)),
         disaster=choose((0.05, 0.12, 0.5)),
         publishing=rng.random() < 0.3,
         webhooks=rng.random() < 0.5,
@@ -307,11 +309,11 @@ class World:
         step = self._step(host)
         self.sql_steps += 1
         kept, self.driver.step = self.driver.step, step
-        acting, self._acting = self._acting, host
         failure = ""
         result = None
         try:
-            result = work()
+            with self.acting(host):
+                result = work()
         except HostDied:
             pass
         except BillingShardsError as error:
@@ -323,7 +325,7 @@ class World:
             failure = f": {error!r}"
             self._unexpected(host, label, error, step)
         finally:
-            self.driver.step, self._acting = kept, acting
+            self.driver.step = kept
             step.join()
         for fault in step.met:
             self.met[fault] += 1
@@ -382,17 +384,33 @@ class World:
     @contextmanager
     def clock(self) -> Iterator[None]:
         """All connections of the router have the world's time, and back-offs take none of ours."""
-        listeners = [(database.engine, self._setter(name)) for name, database in self.router.databases.items()]
-        for engine, listener in listeners:
-            event.listen(engine, "checkout", listener)
-        kept, nap.time = nap.time, SimpleNamespace(sleep=lambda _: self.interlude())
+        with ExitStack() as stack:
+            for module, name, double in (
+                (nap, "time", SimpleNamespace(sleep=lambda _: self.interlude())),
+                (store, "clock", self._host_clock),
+                (charge, "clock", self._host_clock),
+            ):
+                stack.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, double)
+            for name, database in self.router.databases.items():
+                listener = self._setter(name)
+                event.listen(database.engine, "checkout", listener)
+                stack.callback(event.remove, database.engine, "checkout", listener)
+            stack.enter_context(self.driver.installed())
+            yield
+
+    def _host_clock(self) -> float:
+        """Of the host whose step it is."""
+        return self.now + (self._acting.skew if self._acting is not None else 0.0)
+
+    @contextmanager
+    def acting(self, host: Host) -> Iterator[None]:
+        """A step of a host."""
+        kept, self._acting = self._acting, host
         try:
-            with self.driver.installed():
-                yield
+            yield
         finally:
-            nap.time = kept
-            for engine, listener in listeners:
-                event.remove(engine, "checkout", listener)
+            self._acting = kept
 
     def _setter(self, name: str) -> Callable[..., None]:
         skew = self.plan.skews[name]

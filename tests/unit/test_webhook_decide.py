@@ -52,6 +52,7 @@ def webhook(kind: WebhookKind, tries: int = 0, amount: int | None = 990, currenc
 
 
 PAID = AttemptState(
+    provider="http",
     outcome=O.SUCCEEDED,
     amount=990,
     currency="USD",
@@ -147,11 +148,20 @@ def test_no_webhook_touches_what_somebody_holds_or_undoes_a_success_without_a_re
             assert outcome not in OPEN, case
 
 
+def test_no_provider_speaks_of_what_another_did() -> None:
+    """Its secret would otherwise be good for the charges of all."""
+    other = Done(result="other_provider")
+    for kind in KINDS:
+        assert of_attempt(webhook(kind), replace(PAID, provider="stripe")) == other
+    refund = RefundState(provider="stripe", status=RefundStatus.SUCCEEDED, in_work=False)
+    assert of_refund(webhook("refund.failed"), refund) == other
+
+
 def test_a_success_that_nobody_confirms_is_for_a_person_in_the_end() -> None:
     wanted = Contradiction(reason="success_not_confirmed")
     assert of_attempt(webhook("charge.succeeded", tries=TRIES_MAX), at(O.PENDING, J.READY)) == wanted
     told = Contradiction(reason="refund_failed_not_confirmed")
-    state = RefundState(status=RefundStatus.SUCCEEDED, in_work=False)
+    state = RefundState(provider="http", status=RefundStatus.SUCCEEDED, in_work=False)
     assert of_refund(webhook("refund.failed", tries=TRIES_MAX), state) == told
 
 
@@ -183,7 +193,7 @@ def test_a_reversal_asks_once_and_then_waits_for_the_success() -> None:
     ],
 )
 def test_what_a_webhook_of_a_refund_leads_to(kind: WebhookKind, status: RefundStatus, in_work: bool, wanted: Action) -> None:
-    assert of_refund(webhook(kind), RefundState(status=status, in_work=in_work)) == wanted
+    assert of_refund(webhook(kind), RefundState(provider="http", status=status, in_work=in_work)) == wanted
 
 
 @pytest.mark.parametrize(
