@@ -247,8 +247,9 @@ class BrokerSpec(_Model):
     """RabbitMQ: a quorum queue for all events; made, and bound to the exchange, where it is missing. Left out: bind your own."""
     confirm_seconds: Annotated[float, Field(gt=0, le=60)] = 10
     """The longest wait for the broker's confirmation."""
-    message_bytes_max: Annotated[int, Field(ge=1024, le=67_108_864)] = 1_048_576
-    """A larger event is not sent: it blocks its subscription until a person has looked."""
+    message_bytes_max: Annotated[int, Field(ge=1024, le=16_777_216)] = 1_048_576
+    """A larger event is not sent: it blocks its subscription until a person has looked. No more than RabbitMQ takes, for it
+    would close the channel."""
 
     @model_validator(mode="after")
     def _scheme(self) -> Self:

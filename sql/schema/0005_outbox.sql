@@ -5,7 +5,7 @@ CREATE TABLE IF NOT EXISTS outbox_blocked (
   shard_id        SMALLINT UNSIGNED NOT NULL,
   subscription_id VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   event_id        BIGINT UNSIGNED   NOT NULL,      -- the event that is not taken
-  problem         VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- schema, too_large, unroutable, refused
+  problem         VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- schema, too_large, unroutable
   details         VARCHAR(500) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   failures        INT UNSIGNED NOT NULL,           -- times it was tried
   since           DATETIME(6)  NOT NULL,

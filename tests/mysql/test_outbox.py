@@ -158,7 +158,7 @@ def test_a_publisher_that_comes_late_notes_what_is_true_and_nothing_else(shard_s
     rounds.release(shard_set.router, SHARD, token=1)
     assert publish(shard_set) == [1, 2]
     write(shard_set, "a")
-    answers: list[Answer] = [Sent(event=late.events[0]), Refused(event=late.events[1], problem=Problem.REFUSED, details="no")]
+    answers: list[Answer] = [Sent(event=late.events[0]), Refused(event=late.events[1], problem=Problem.UNROUTABLE, details="no")]
     rounds.record(shard_set.router, SHARD, late, answers)
     assert shard_set.count("outbox_blocked") == 0
     assert publish(shard_set) == [3]

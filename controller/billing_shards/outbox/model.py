@@ -17,8 +17,6 @@ class Problem(StrEnum):
     TOO_LARGE = "too_large"
     UNROUTABLE = "unroutable"
     """No stream or queue of the broker wants it."""
-    REFUSED = "refused"
-    """The broker said no for a reason of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
