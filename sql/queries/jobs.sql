@@ -154,7 +154,7 @@ WHERE shard_id = %(shard)s AND id IN %(ids)s AND status IN (2, 3)
 
 -- name: lock_job
 -- Job first, then invoice: the order of settlement.
-SELECT j.lane, j.status, j.attempt_open, j.subscription_id, j.invoice_id, i.status
+SELECT j.lane, j.status, j.attempt_open, j.subscription_id, j.invoice_id, i.status, j.attempt_no
 FROM billing_job AS j FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN invoice AS i FORCE INDEX (PRIMARY) ON i.shard_id = j.shard_id AND i.id = j.invoice_id
 WHERE j.shard_id = %(shard)s AND j.id = %(job)s
@@ -165,8 +165,12 @@ FOR UPDATE
 -- live, finds nothing to finish.
 UPDATE billing_job FORCE INDEX (PRIMARY)
 SET status = %(status)s, lane = %(lane)s, due_at = IF(%(due_now)s, NOW(6), due_at), checks = 0, lost_leases = 0,
-    lease_token = IF(%(drop_lease)s, 0, lease_token), updated_at = NOW(6)
+    attempt_open = IF(%(closes)s, 0, attempt_open), lease_token = IF(%(drop_lease)s, 0, lease_token), updated_at = NOW(6)
 WHERE shard_id = %(shard)s AND id = %(job)s
+
+-- name: close_attempt
+UPDATE payment_attempt SET outcome = 4, code = 'closed_by_hand', finished_at = NOW(6)
+WHERE shard_id = %(shard)s AND job_id = %(job)s AND attempt_no = %(attempt_no)s AND outcome IN (0, 5)
 
 -- name: reopen_uncollectible
 UPDATE invoice FORCE INDEX (PRIMARY) SET status = 1 WHERE shard_id = %(shard)s AND id = %(invoice)s AND status = 3

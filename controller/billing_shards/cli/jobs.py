@@ -23,7 +23,12 @@ Row = Mapping[str, Any]
 
 _BY_ID = re.compile(r"([0-9]{1,5})/([0-9]{1,18})")
 _UNFINISHED = (Status.READY, Status.PROCESSING, Status.AWAITING_CUSTOMER, Status.REVIEW)
-_SAID = {Verb.RETRY: "due now", Verb.RELEASE: "taken back", Verb.SET_ASIDE: "set aside"}
+_SAID = {
+    Verb.RETRY: "due now",
+    Verb.RELEASE: "taken back",
+    Verb.SET_ASIDE: "set aside",
+    Verb.CLOSE_ATTEMPT: "attempt closed, due now",
+}
 
 
 def parse(text: str, shard_count: int) -> tuple[int, int]:

@@ -102,3 +102,22 @@ def set_jobs_aside(
     from billing_shards.jobs.manual import Verb
 
     return jobs.act(source.find(manifest), job, Verb.SET_ASIDE, actor=actor, reason=reason, as_json=as_json)
+
+
+@app.command("close-attempt")
+def close_attempts(
+    job: JobsArgument,
+    reason: ReasonOption,
+    actor: ActorOption = None,
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Say that the open attempts of jobs in review took no money.
+
+    For where the provider cannot tell any more, and a person knows it otherwise. A new attempt, under a new key, is due now: a
+    wrong word charges the customer twice.
+    """
+    from billing_shards.cli import jobs, source
+    from billing_shards.jobs.manual import Verb
+
+    return jobs.act(source.find(manifest), job, Verb.CLOSE_ATTEMPT, actor=actor, reason=reason, as_json=as_json)

@@ -42,7 +42,7 @@ def act(router: ShardRouter, shard: int, job: int, verb: Verb, *, actor: str, re
         if not found:
             raise NotFound(f"job {shard}/{job}: is not there; one that finished long ago is deleted, its invoice tells of it")
         row = found[0]
-        change = manual.decide(verb, Status(row[1]), row[5])
+        change = manual.decide(verb, Status(row[1]), invoice_status=row[5], attempt_open=bool(row[2]))
         if isinstance(change, Refused):
             raise NotPossible(f"job {shard}/{job}: {change.reason}")
         done = Done(before=_state(Status(row[1]), row[0], row[2], row[5]), after=_after(change, row))
@@ -77,8 +77,12 @@ def _write(transaction: ShardTransaction, job: int, row: Sequence[Any], change: 
         "lane": int(Lane(row[0]).again if change.again else row[0]),
         "due_now": change.due_now,
         "drop_lease": verb is Verb.RELEASE,
+        "closes": change.closes,
     }
     transaction.write(_q.change_job, params, table="billing_job", keys=[(job,)])
+    if change.closes:
+        attempt = {"job": job, "attempt_no": row[6]}
+        transaction.write(_q.close_attempt, attempt, table="payment_attempt", keys=[(job, row[6])])
     if change.reopens:
         transaction.write(_q.reopen_uncollectible, {"invoice": row[4]}, table="invoice", keys=[(row[4],)])
 
@@ -94,4 +98,4 @@ def _state(status: Status, lane: int, attempt_open: int, invoice_status: int) ->
 
 def _after(change: Change, row: Sequence[Any]) -> dict[str, Any]:
     lane = Lane(row[0]).again if change.again else row[0]
-    return _state(change.status, lane, row[2], 1 if change.reopens else row[5])
+    return _state(change.status, lane, 0 if change.closes else row[2], 1 if change.reopens else row[5])
