@@ -12,7 +12,7 @@ WHERE i.shard_id = %(shard)s AND i.id = %(invoice)s
 
 -- name: lock_job
 -- Before the invoice, as settlements do it.
-SELECT id FROM billing_job WHERE shard_id = %(shard)s AND idempotency_key = %(key)s FOR UPDATE
+SELECT id FROM billing_job FORCE INDEX (idempotency) WHERE shard_id = %(shard)s AND idempotency_key = %(key)s FOR UPDATE
 
 -- name: lock_invoice
 -- Whoever changes what is refunded of an invoice holds this lock: two at once cannot both pass the bound.
@@ -26,7 +26,9 @@ JOIN payment_attempt AS t ON t.shard_id = f.shard_id AND t.job_id = f.job_id
 WHERE f.shard_id = %(shard)s AND f.idempotency_key = %(first_key)s AND t.outcome = 1
 
 -- name: refunded
-SELECT CAST(COALESCE(SUM(amount), 0) AS SIGNED) FROM refund WHERE shard_id = %(shard)s AND invoice_id = %(invoice)s AND status <> 3
+SELECT CAST(COALESCE(SUM(amount), 0) AS SIGNED)
+FROM refund FORCE INDEX (request)
+WHERE shard_id = %(shard)s AND invoice_id = %(invoice)s AND status <> 3
 
 -- name: by_key
 SELECT id, invoice_id, request_key, subscription_id, service, attempt_no, provider, charge_ref, amount, currency, idempotency_key,
@@ -91,8 +93,8 @@ WHERE shard_id = %(shard)s AND id = %(id)s AND lease_token = %(token)s
 
 -- name: lock_told
 -- Those that webhooks tell of.
-SELECT id, invoice_id, status, lease_token <> 0 AND due_at > NOW(6), subscription_id, amount, currency
-FROM refund
+SELECT id, invoice_id, status, lease_token <> 0 AND due_at > NOW(6), subscription_id, amount, currency, provider
+FROM refund FORCE INDEX (PRIMARY)
 WHERE shard_id = %(shard)s AND id IN %(ids)s
 ORDER BY id
 FOR UPDATE

@@ -53,7 +53,7 @@ LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
 -- name: purge
-DELETE FROM webhook WHERE shard_id = %(shard)s AND (provider, event_id) IN %(keys)s AND status = 1
+DELETE /*+ INDEX(webhook PRIMARY) */ FROM webhook WHERE shard_id = %(shard)s AND (provider, event_id) IN %(keys)s AND status = 1
 
 -- name: count_waiting
 SELECT shard_id, COUNT(*) FROM webhook WHERE shard_id IN %(shards)s AND status = 0 GROUP BY shard_id
@@ -71,25 +71,26 @@ JOIN ledger_entry AS e
 WHERE i.shard_id = %(shard)s AND i.id IN %(ids)s
 
 -- name: lock_jobs
+-- By their keys, however few there are in the shard: another index would lock jobs that are none of these.
 SELECT id, idempotency_key, status
-FROM billing_job
+FROM billing_job FORCE INDEX (idempotency)
 WHERE shard_id = %(shard)s AND idempotency_key IN %(keys)s
 ORDER BY idempotency_key
 FOR UPDATE
 
 -- name: lock_invoices
-SELECT id, status FROM invoice WHERE shard_id = %(shard)s AND id IN %(ids)s ORDER BY id FOR UPDATE
+SELECT id, status FROM invoice FORCE INDEX (PRIMARY) WHERE shard_id = %(shard)s AND id IN %(ids)s ORDER BY id FOR UPDATE
 
 -- name: attempts
 -- All attempts at the jobs of these first attempts' keys: a finished job may be deleted already.
 SELECT f.idempotency_key, t.job_id, t.attempt_no, t.provider, t.provider_ref, t.amount, t.currency, t.outcome
-FROM payment_attempt AS f
-JOIN payment_attempt AS t ON t.shard_id = f.shard_id AND t.job_id = f.job_id
+FROM payment_attempt AS f FORCE INDEX (idempotency)
+JOIN payment_attempt AS t FORCE INDEX (PRIMARY) ON t.shard_id = f.shard_id AND t.job_id = f.job_id
 WHERE f.shard_id = %(shard)s AND f.idempotency_key IN %(first_keys)s
 
 -- name: refunds
 SELECT invoice_id, CAST(SUM(amount) AS SIGNED), SUM(status NOT IN (2, 3))
-FROM refund
+FROM refund FORCE INDEX (request)
 WHERE shard_id = %(shard)s AND invoice_id IN %(ids)s AND status <> 3
 GROUP BY invoice_id
 
@@ -100,7 +101,8 @@ SET status = 0, lane = lane | 1, due_at = NOW(6), attempt_open = 1, checks = che
 WHERE shard_id = %(shard)s AND id IN %(ids)s AND status IN (0, 4, 5)
 
 -- name: reopen_attempts
-UPDATE payment_attempt SET outcome = 5, finished_at = NULL WHERE shard_id = %(shard)s AND (job_id, attempt_no) IN %(attempts)s
+UPDATE payment_attempt FORCE INDEX (PRIMARY) SET outcome = 5, finished_at = NULL
+WHERE shard_id = %(shard)s AND (job_id, attempt_no) IN %(attempts)s
 
 -- name: reverse_attempt
 UPDATE payment_attempt SET outcome = 6, code = %(code)s

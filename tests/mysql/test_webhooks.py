@@ -537,7 +537,7 @@ def test_a_part_that_is_told_again_after_its_row_was_deleted_is_taken_back_once(
         ("webhooks", "purgeable", {"limit": 10}, "due"),
         ("webhooks", "lock_jobs", {"keys": (b"1" * 32, b"2" * 32)}, "idempotency"),
         ("webhooks", "lock_invoices", {"ids": (1, 2)}, "PRIMARY"),
-        ("webhooks", "attempts", {"first_keys": (b"1" * 32,)}, "idempotency"),
+        ("webhooks", "attempts", {"first_keys": (b"1" * 32, b"2" * 32)}, "idempotency"),
         ("webhooks", "refunds", {"ids": (1, 2)}, "request"),
         ("refunds", "due_shards", {"shards": (SHARD,)}, "due"),
         ("refunds", "due", {"limit": 10}, "due"),

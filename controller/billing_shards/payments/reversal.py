@@ -47,7 +47,7 @@ def reverse(
     entry = ledger.payment_reversed(
         invoice=case.invoice,
         subscription=case.subscription,
-        provider=case.provider,
+        provider=case.state.provider,
         amount=case.state.amount,
         currency=case.state.currency,
         attempt_key=attempt_key(case.job_key, case.attempt_no),

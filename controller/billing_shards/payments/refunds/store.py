@@ -173,6 +173,7 @@ class Told:
 
     id: int
     invoice: int
+    provider: str
     status: RefundStatus
     in_work: bool
     subscription: str
@@ -194,6 +195,7 @@ def lock_told(transaction: ShardTransaction, ids: Collection[int]) -> dict[int, 
             subscription=row[4],
             amount=row[5],
             currency=row[6],
+            provider=row[7],
         )
         for row in rows
     }

@@ -151,7 +151,9 @@ class Applier:
         told = refund_store.lock_told(transaction, {reference.refund for _, reference in named})
         for webhook, reference in named:
             refund = told.get(reference.refund)
-            state = None if refund is None else RefundState(status=refund.status, in_work=refund.in_work)
+            state = (
+                None if refund is None else RefundState(provider=refund.provider, status=refund.status, in_work=refund.in_work)
+            )
             action = decide.of_refund(webhook, state)
             if refund is not None and isinstance(action, Ask):
                 work.refunds.append(refund.id)
@@ -182,6 +184,9 @@ def _note(work: _Work, webhook: Stored, action: Action) -> None:
 def _take_back(transaction: ShardTransaction, webhook: Stored, case: Case, amount: int, work: _Work) -> None:
     """A part of the charge is gone: written as a refund that succeeded, so that what may still be refunded is known."""
     request_key = f"bank:{webhook.event_id}"
+    if refund_store.by_key(transaction, case.invoice, request_key) is not None:  # told again after its row was deleted
+        work.done(webhook, "known")
+        return
     refund = Refund(
         shard=transaction.shard,
         id=secrets.randbits(_ID_BITS),
@@ -190,7 +195,7 @@ def _take_back(transaction: ShardTransaction, webhook: Stored, case: Case, amoun
         subscription=case.subscription,
         service=case.service,
         attempt_no=case.attempt_no,
-        provider=case.provider,
+        provider=case.state.provider,
         charge_ref=case.provider_ref or "",
         amount=amount,
         currency=case.state.currency,

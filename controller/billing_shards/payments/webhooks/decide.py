@@ -48,6 +48,8 @@ def of_attempt(webhook: Stored, state: AttemptState | None) -> Action:
     """What a webhook that names an attempt leads to; `state` is None where there is no such attempt."""
     if state is None:
         return Done(result="no_such_attempt")
+    if state.provider != webhook.provider:
+        return Done(result="other_provider")
     match webhook.kind:
         case "charge.succeeded":
             return _succeeded(webhook, state)
@@ -68,6 +70,8 @@ def of_refund(webhook: Stored, state: RefundState | None) -> Action:
         return Done(result="ignored")
     if state is None:
         return Done(result="no_such_refund")
+    if state.provider != webhook.provider:
+        return Done(result="other_provider")
     if state.status is told:
         return Done(result="known")
     if state.in_work:

@@ -67,6 +67,8 @@ class Stored:
 class AttemptState:
     """The attempt that a webhook tells of, and where its job and invoice are, as locked."""
 
+    provider: str
+    """Where it was made: no other provider's word counts."""
     outcome: AttemptOutcome
     amount: int
     currency: str
@@ -86,6 +88,7 @@ class AttemptState:
 class RefundState:
     """The refund that a webhook tells of, as locked."""
 
+    provider: str
     status: RefundStatus
     in_work: bool
     """Somebody asks the provider about it just now."""

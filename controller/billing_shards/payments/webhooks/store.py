@@ -35,7 +35,6 @@ class Case:
     job: int
     attempt_no: int
     last_attempt_no: int
-    provider: str
     provider_ref: str | None
     state: AttemptState
 
@@ -132,9 +131,9 @@ def lock_cases(transaction: ShardTransaction, references: Collection[AttemptRefe
                 job=attempt[1],
                 attempt_no=reference.attempt,
                 last_attempt_no=max(of_job),
-                provider=attempt[3],
                 provider_ref=attempt[4],
                 state=AttemptState(
+                    provider=attempt[3],
                     outcome=AttemptOutcome(attempt[7]),
                     amount=attempt[5],
                     currency=attempt[6],
