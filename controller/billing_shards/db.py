@@ -23,6 +23,7 @@ import pymysql.converters
 from pymysql.constants import CLIENT, CR, ER
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from billing_shards.errors import AccessDenied, DatabaseError, DatabaseUnavailable, TlsRefused
 from billing_shards.settings import Credentials, DatabaseSpec
@@ -236,6 +237,8 @@ def translated(database: str) -> Iterator[None]:
         if known is None:
             raise
         raise known from error
+    except PoolTimeoutError as error:
+        raise DatabaseUnavailable(database, "every connection of this process has been in use for too long") from error
     except pymysql.MySQLError as error:  # from the creator, before SQLAlchemy wraps it
         known = _translate(database, error)
         if known is None:

@@ -17,7 +17,7 @@ from billing_shards.shards.shardset import ManifestSecrets
 
 _log = structlog.get_logger(__name__)
 
-_POOL = 6
+_POOL = 10  # the claimer's four threads, and a housekeeper's chores
 
 
 def set_up(manifest: Manifest) -> None:

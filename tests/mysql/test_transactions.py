@@ -7,10 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import QueuePool
 
-from billing_shards.errors import CommitUnknown, NotOwner, ShardFenced, ShardUnknown, TransactionFailed
+from billing_shards.errors import CommitUnknown, DatabaseUnavailable, NotOwner, ShardFenced, ShardUnknown, TransactionFailed
+from billing_shards.shards import shardset
 from billing_shards.shards.transactions import ShardTransaction
-from tests.mysql.shard_set import ShardSet
+from tests.mysql.shard_set import NAME, ShardSet
 
 
 def fence(shard_set: ShardSet, shard: int, state: int, moved_to: str | None = None) -> None:
@@ -165,3 +167,18 @@ def test_a_transaction_that_never_passes_ends(shard_set: ShardSet) -> None:
 
     with pytest.raises(TransactionFailed, match="rolled back 8 times"):
         shard_set.router.run(2, body)
+
+
+def test_connections_that_are_all_in_use_are_a_database_that_is_unavailable(shard_set: ShardSet) -> None:
+    """Not a fault of our own, which would end the process."""
+    router = shardset.open_router(NAME, shard_set.spec, shard_set.secrets, pool_size=1)
+    name = router.owner(0).name
+    pool = router.databases[name].engine.pool
+    assert isinstance(pool, QueuePool)
+    pool._timeout = 0.1
+    message = r"^database a: every connection of this process has been in use for too long$"
+    try:
+        with router.connect(name), pytest.raises(DatabaseUnavailable, match=message), router.connect(name):
+            pass
+    finally:
+        router.close()
