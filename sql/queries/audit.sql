@@ -344,6 +344,18 @@ WHERE CAST(line AS SIGNED) - 1 - kept <> purged
 
 -- name: counters
 -- A counter that is behind would give out a number a second time.
+-- name: outbox_held
+-- An event that is set aside behind none would wait for ever; one that blocks must be there, unsent and set aside.
+SELECT o.subscription_id AS subscription, o.id AS event, b.event_id AS behind
+FROM outbox AS o FORCE INDEX (unsent)
+LEFT JOIN outbox_blocked AS b ON b.shard_id = o.shard_id AND b.subscription_id = o.subscription_id
+WHERE o.shard_id = %(shard)s AND o.sent_at IS NULL AND o.held = 1 AND (b.event_id IS NULL OR b.event_id > o.id)
+UNION ALL
+SELECT b.subscription_id, b.event_id, NULL
+FROM outbox_blocked AS b
+LEFT JOIN outbox AS o ON o.shard_id = b.shard_id AND o.id = b.event_id AND o.subscription_id = b.subscription_id
+WHERE b.shard_id = %(shard)s AND (o.id IS NULL OR o.sent_at IS NOT NULL OR o.held <> 1)
+
 SELECT used.name AS counter, used.highest, c.next_value
 FROM (
   SELECT 'ledger' AS name, MAX(id) AS highest FROM ledger_entry WHERE shard_id = %(shard)s

@@ -333,6 +333,7 @@ BREAKS: list[tuple[str, str, Callable[[World], None]]] = [
         "last one lost",
         _changed("paid", "UPDATE shard_sequence SET next_value = next_value + 1 WHERE shard_id = %(shard)s AND name = 'ledger'"),
     ),
+    ("outbox_held", "set aside for ever", _changed("paid", "UPDATE outbox SET held = 1 WHERE shard_id = %(shard)s AND id = 1")),
     ("outbox_numbers", "event lost", _changed("paid", "DELETE FROM outbox WHERE shard_id = %(shard)s AND id = 1")),
     (
         "counters",

@@ -39,6 +39,7 @@ SHARD_RULES = tuple(
         ("receivable", "each subscription owes the sum of its unpaid invoices"),
         ("ledger_numbers", "ledger entries are numbered without a gap"),
         ("outbox_numbers", "events are numbered without a gap"),
+        ("outbox_held", "each event that is set aside waits behind one of its subscription that the broker does not take"),
         ("counters", "no counter is behind the numbers in use"),
         ("job_state", "each job is in a lane and a state that agree with its invoice"),
         ("leases", "each job in work has a lease that has not ended long ago"),
