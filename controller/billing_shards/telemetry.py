@@ -27,6 +27,9 @@ OUTCOMES = Counter("billing_shards_charge_outcomes_total", "Outcomes of attempts
 LEASES_LOST = Counter("billing_shards_leases_lost_total", "Jobs finished too late: their lease had ended.")
 JOBS_REAPED = Counter("billing_shards_jobs_reaped_total", "Jobs taken back from workers that were lost.", ["to"])
 JOBS_PURGED = Counter("billing_shards_jobs_purged_total", "Finished jobs deleted after their retention.")
+SUBSCRIPTIONS_HELD = Counter(
+    "billing_shards_subscriptions_held_total", "Subscriptions that missed too many periods to be invoiced without a word."
+)
 DUNNING_STEPS = Counter("billing_shards_dunning_steps_total", "Steps of dunning, by what they do.", ["step"])
 GATEWAY_SECONDS = Histogram(
     "billing_shards_gateway_seconds", "Time until the provider answered, or did not.", ["operation"], buckets=_SECONDS

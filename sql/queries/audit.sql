@@ -33,6 +33,8 @@ UNION ALL SELECT 'ledger_entry', shard_id FROM (SELECT DISTINCT shard_id FROM le
 UNION ALL SELECT 'outbox', shard_id FROM (SELECT DISTINCT shard_id FROM outbox) AS t
 UNION ALL SELECT 'webhook', shard_id FROM (SELECT DISTINCT shard_id FROM webhook) AS t
 UNION ALL SELECT 'refund', shard_id FROM (SELECT DISTINCT shard_id FROM refund) AS t
+UNION ALL SELECT 'outbox_blocked', shard_id FROM (SELECT DISTINCT shard_id FROM outbox_blocked) AS t
+UNION ALL SELECT 'outbox_purged', shard_id FROM (SELECT DISTINCT shard_id FROM outbox_purged) AS t
 UNION ALL SELECT 'shard_task', shard_id FROM (SELECT DISTINCT shard_id FROM shard_task) AS t
 UNION ALL SELECT 'manual_act', shard_id FROM (SELECT DISTINCT shard_id FROM manual_act) AS t
 
@@ -342,8 +344,6 @@ FROM (
   WHERE p.shard_id = %(shard)s) AS below
 WHERE CAST(line AS SIGNED) - 1 - kept <> purged
 
--- name: counters
--- A counter that is behind would give out a number a second time.
 -- name: outbox_held
 -- An event that is set aside behind none would wait for ever; one that blocks must be there, unsent and set aside.
 SELECT o.subscription_id AS subscription, o.id AS event, b.event_id AS behind
@@ -356,6 +356,8 @@ FROM outbox_blocked AS b
 LEFT JOIN outbox AS o ON o.shard_id = b.shard_id AND o.id = b.event_id AND o.subscription_id = b.subscription_id
 WHERE b.shard_id = %(shard)s AND (o.id IS NULL OR o.sent_at IS NOT NULL OR o.held <> 1)
 
+-- name: counters
+-- A counter that is behind would give out a number a second time.
 SELECT used.name AS counter, used.highest, c.next_value
 FROM (
   SELECT 'ledger' AS name, MAX(id) AS highest FROM ledger_entry WHERE shard_id = %(shard)s

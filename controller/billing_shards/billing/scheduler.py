@@ -47,9 +47,11 @@ def schedule_shard(
     is held instead, and one whose last period is over is canceled. Raises what `ShardRouter.run` raises.
     """
     issued: dict[int, Invoice] = {}
+    stopped: list[Plan] = []
 
     def body(transaction: ShardTransaction) -> int:
         issued.clear()
+        stopped.clear()
         due = store.lock_due(transaction, limit)
         plans = [
             decide.plan(
@@ -65,7 +67,8 @@ def schedule_shard(
         if plans:
             issued.update(_issue(transaction, [invoice for plan in plans for invoice in plan.invoices]))
             store.advance(transaction, plans)
-            _account(transaction, issued, [plan for plan in plans if plan.stop is not None])
+            stopped[:] = [plan for plan in plans if plan.stop is not None]
+            _account(transaction, issued, stopped)
         return len(issued)
 
     def committed(connection: Connection) -> int | None:
@@ -75,6 +78,7 @@ def schedule_shard(
     with telemetry.BATCH_SECONDS.labels("schedule").time():
         count = router.run(shard, body, committed=committed)
     telemetry.INVOICES_ISSUED.inc(count)
+    telemetry.SUBSCRIPTIONS_HELD.inc(sum(plan.stop is Stop.HELD for plan in stopped))
     return count
 
 
