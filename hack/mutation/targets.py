@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 TARGETS: dict[str, tuple[str, ...]] = {
-    "jobs.decide": ("test_jobs_decide", "test_jobs_mutants"),
+    "jobs.decide": ("test_jobs_decide",),
     "payments.decide": ("test_payment_decide", "test_payment_mutants"),
     "payments.breaker": ("test_breaker",),
     "payments.refunds.decide": ("test_refund_decide",),
     "payments.webhooks.decide": ("test_webhook_decide",),
     "billing.decide": ("test_plan",),
     "billing.dunning": ("test_dunning",),
-    "billing.periods": ("test_periods",),
+    "billing.periods": ("test_periods", "test_period_mutants"),
     "billing.smoothing": ("test_smoothing",),
     "outbox.decide": ("test_outbox_decide",),
     "kube.decide": ("test_kube_decide",),
