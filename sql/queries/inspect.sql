@@ -70,6 +70,12 @@ FROM ledger_entry FORCE INDEX (credit)
 WHERE shard_id = %(shard)s AND credit_account = %(account)s AND invoice_id = %(invoice)s
 ORDER BY id
 
+-- name: refunds
+SELECT id, amount, currency, source, status, provider, provider_ref, code, created_at, finished_at
+FROM refund FORCE INDEX (request)
+WHERE shard_id = %(shard)s AND invoice_id = %(invoice)s
+ORDER BY created_at, id
+
 -- name: events
 -- In one pass over the shard's events: telling stories is no reason for an index that every event would pay for.
 SELECT id, type, payload, created_at, sent_at

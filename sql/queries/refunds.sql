@@ -36,13 +36,6 @@ SELECT id, invoice_id, request_key, subscription_id, service, attempt_no, provid
 FROM refund
 WHERE shard_id = %(shard)s AND invoice_id = %(invoice)s AND request_key = %(request_key)s
 
--- name: of_invoice
-SELECT id, invoice_id, request_key, subscription_id, service, attempt_no, provider, charge_ref, amount, currency, idempotency_key,
-       source, status, provider_ref, code, checks
-FROM refund
-WHERE shard_id = %(shard)s AND invoice_id = %(invoice)s
-ORDER BY created_at, id
-
 -- name: insert_refund
 INSERT INTO refund
   (shard_id, id, invoice_id, request_key, subscription_id, service, attempt_no, provider, charge_ref, amount, currency,

@@ -303,7 +303,7 @@ def test_a_long_story_takes_no_more_queries_than_a_short_one(shard_set: ShardSet
         " NOW(6) FROM n",
         job=job.job,
     )
-    assert count_queries() == short == 7
+    assert count_queries() == short == 8
     found = invoice.read(shard_set.router, invoice.parse("sub-1@2024-01-31", 8))
     assert found is not None
     assert len(found.attempts) == 500

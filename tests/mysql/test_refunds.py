@@ -395,12 +395,17 @@ def test_the_command_asks_for_a_refund(money: Money, tmp_path: Path) -> None:
     first = cli(*ask, "--amount", "3.00", "--key", "k1", "--json").json
     assert (first["amount"], first["currency"], first["status"], first["key"]) == (300, "USD", "requested", "k1")
     assert cli(*ask, "--amount", "3.00", "--key", "k1", "--json").json == first
+    assert money.push() == 1
     too_much = cli(*ask, "--amount", "9.00", "--key", "k2")
     assert (too_much.code, "6.90 USD" in too_much.err) == (ExitCode.BAD_INPUT, True)
     rest = cli(*ask)
     assert (rest.code, "6.90 USD by http, requested" in rest.out, rest.err.startswith("key ")) == (ExitCode.OK, True, True)
     assert cli("refund", "3/999", "--reason", "x", "--manifest", manifest).code == ExitCode.NOT_FOUND
-    assert money.refunds() == [R.REQUESTED] * 2
+    story = cli("invoice", "show", f"{SHARD}/{due.invoice}", "--manifest", manifest, "--json").json
+    told = [(refund["amount"], refund["status"], refund["source"]) for refund in story["refunds"]]
+    assert told == [(300, "succeeded", "ours"), (690, "requested", "ours")]
+    shown = cli("invoice", "show", f"{SHARD}/{due.invoice}", "--manifest", manifest).out
+    assert "refund succeeded" in shown
 
 
 def test_nothing_is_asked_for_where_the_database_refuses(money: Money) -> None:

@@ -21,6 +21,8 @@ from billing_shards.db import queries
 from billing_shards.errors import InvalidInput, NotFound
 from billing_shards.jobs.model import Status, attempt_key, job_key
 from billing_shards.payments.model import AttemptOutcome
+from billing_shards.payments.refunds.model import RefundStatus
+from billing_shards.payments.refunds.model import Source as RefundSource
 from billing_shards.shards.model import shard_of
 from billing_shards.shards.transactions import ShardRouter
 
@@ -68,6 +70,7 @@ class Facts:
     job: Row | None
     attempts: Sequence[Row]
     entries: Sequence[Row]
+    refunds: Sequence[Row]
     events: Sequence[Row]
     acts: Sequence[Row]
     """Done by hand to the invoice or its job."""
@@ -115,7 +118,7 @@ def show(source: Source, text: str, *, as_json: bool) -> int:
 
 
 def read(router: ShardRouter, which: Which) -> Facts | None:
-    """All that is known of the invoice, by seven queries, eight where its job is deleted; None where there is none."""
+    """All that is known of the invoice, by eight queries, nine where its job is deleted; None where there is none."""
     with router.read(which.shard) as connection:
         found = _rows(connection, _q.invoice if which.id is not None else _q.invoice_of_day, which.shard, _asked(which))
         if not found:
@@ -136,6 +139,7 @@ def read(router: ShardRouter, which: Which) -> Facts | None:
             job=job,
             attempts=_rows(connection, _q.attempts, which.shard, {"job": number}),
             entries=_rows(connection, _q.entries, which.shard, account),
+            refunds=_rows(connection, _q.refunds, which.shard, account),
             events=_rows(connection, _q.events, which.shard, of_subscription),
             acts=[act for act in acts.of_subscription(connection, which.shard, subscription) if act["subject"] in subjects],
         )
@@ -174,12 +178,22 @@ def _past(facts: Facts) -> Iterator[Happening]:
     for entry in facts.entries:
         details = f"{entry['debit_account']} → {entry['credit_account']} {format_amount(entry['amount'], entry['currency'])}"
         yield Happening(at=entry["created_at"], what=f"ledger entry {entry['id']}", details=details)
+    for refund in facts.refunds:
+        money = format_amount(refund["amount"], refund["currency"])
+        by = "" if refund["source"] == RefundSource.OURS else " by the bank"
+        yield Happening(at=refund["created_at"], what=f"refund{by}", details=f"{money} by provider {refund['provider']}")
+        if refund["finished_at"] is not None:
+            yield Happening(at=refund["finished_at"], what=f"refund {_refund_status(refund)}", details=money)
     for event in facts.events:
         sent = "not sent" if event["sent_at"] is None else f"sent {output.moment(event['sent_at'])}"
         yield Happening(at=event["created_at"], what=f"event {event['id']}", details=f"{event['type']} ({sent})")
 
     for act in facts.acts:
         yield Happening(at=act["created_at"], what=f"{act['act']} by {act['actor']}", details=act["reason"])
+
+
+def _refund_status(refund: Row) -> str:
+    return RefundStatus(refund["status"]).name.lower()
 
 
 def _outcome(attempt: Row) -> str:
@@ -226,6 +240,10 @@ def document(facts: Facts) -> dict[str, Any]:
         "job": facts.job and {**facts.job, "status": Status(facts.job["status"]).name.lower()},
         "attempts": [{**attempt, "outcome": AttemptOutcome(attempt["outcome"]).name.lower()} for attempt in facts.attempts],
         "ledger": [{**entry, "kind": _kind(entry["kind"])} for entry in facts.entries],
+        "refunds": [
+            {**refund, "status": _refund_status(refund), "source": RefundSource(refund["source"]).name.lower()}
+            for refund in facts.refunds
+        ],
         "events": [dict(event) for event in facts.events],
         "acts": [dict(act) for act in facts.acts],
     }

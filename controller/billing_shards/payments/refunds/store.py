@@ -86,12 +86,6 @@ def by_key(transaction: ShardTransaction, invoice_: int, request_key: str) -> Re
     return _refund(transaction.shard, rows[0]) if rows else None
 
 
-def of_invoice(connection: Connection, shard: int, invoice_: int) -> list[Refund]:
-    """All refunds of an invoice, oldest first."""
-    rows = connection.exec_driver_sql(_q.of_invoice, {"shard": shard, "invoice": invoice_})
-    return [_refund(shard, row) for row in rows]
-
-
 def insert(transaction: ShardTransaction, refund: Refund) -> None:
     """Write a new refund: due at once where it is requested, finished where it succeeded already."""
     params = {
