@@ -28,7 +28,7 @@ from billing_shards.cli.codes import ExitCode
 from billing_shards.payments.conformance import charges, webhooks
 from billing_shards.payments.conformance.client import Client
 from billing_shards.payments.conformance.client import session as new_session
-from billing_shards.payments.conformance.model import Rule, Trial, Verdict
+from billing_shards.payments.conformance.model import Broken, Rule, Trial, Verdict
 from billing_shards.payments.conformance.run import _result, check
 from billing_shards.payments.conformance.run import rules as all_rules
 from billing_shards.payments.conformance.webhooks import Listener
@@ -357,6 +357,26 @@ def test_webhooks_that_do_not_come_or_prove_nothing_are_told(
     assert broken(results) == rules
     if rules == OF_WEBHOOKS:
         assert results["webhook.told"][1] == "1 deliveries of charge.succeeded within 0.3 s; came 0"
+
+
+def test_a_provider_that_lists_nothing_or_sends_no_events_is_told_so(provider: FakeGateway) -> None:
+    def lists_nothing(exchange: Exchange) -> None:
+        if "data" in exchange.answer:
+            exchange.answer = {"data": None}
+
+    results = asyncio.run(through_proxy(provider.url, nothing, lists_nothing))
+    assert results["find.reference"] == (Verdict.BROKEN, 'expected a list under data; came 200 {"data": null}')
+
+    async def hear() -> str:
+        listener = Listener(b"", seconds=0.2)
+        async with listener.serve(0) as port, aiohttp.ClientSession() as opened:
+            async with opened.post(f"http://127.0.0.1:{port}/", json={"no": "event"}) as response:
+                assert response.status == 400
+            with pytest.raises(Broken) as broken_rule:
+                await listener.deliveries("charge.succeeded", "7/1/1", 1)
+        return str(broken_rule.value)
+
+    assert "1 that are no events (webhook.id: must be" in asyncio.run(hear())
 
 
 # The command

@@ -384,6 +384,16 @@ def test_a_refunds_key_with_other_parameters_is_unknown_until_it_is_found(provid
     assert find_refund(provider.url, first) == outcome
 
 
+def test_a_refund_that_stripe_cannot_be_given_exactly_fails_and_is_not_sent() -> None:
+    wanted = refund_of(Succeeded(provider_ref="pi_1"), 5, currency="KWD")
+    assert refund("http://127.0.0.1:1", wanted) == Failed(code="amount_not_representable")
+
+
+def test_a_refund_that_cannot_be_looked_for_is_not_taken_for_one_that_is_not_there() -> None:
+    wanted = refund_of(Succeeded(provider_ref="pi_1"), 5)
+    assert isinstance(find_refund("http://127.0.0.1:1", wanted), NotSent)
+
+
 def test_a_refund_of_nothing_fails_by_name(provider: FakeGateway) -> None:
     assert refund(provider.url, refund_of(Succeeded(provider_ref="pi_none"), 5)) == Failed(code="resource_missing")
 

@@ -91,8 +91,8 @@ class StripeGateway:
         """See `PaymentGateway`."""
         try:
             amount = to_stripes(request.amount, request.currency)
-        except InvalidInput as error:
-            return Failed(code=wire.code(error))
+        except InvalidInput:
+            return Failed(code="amount_not_representable")
         params: stripe.params.RefundCreateParams = {
             "payment_intent": request.provider_ref,
             "amount": amount,
