@@ -35,6 +35,7 @@ _log = structlog.get_logger(__name__)
 
 _BODY_BYTES_MAX = 1 << 20
 _CONNECTIONS = 4
+_BODY_SECONDS_MAX = 10.0  # nobody keeps us waiting who has proved nothing yet
 _STORE_SECONDS_MAX = 15.0  # less than providers wait for an answer
 _UNDER_WAY_MAX = 500  # more are turned away: the provider sends them again, later
 
@@ -107,7 +108,11 @@ class Receiver:
         if door is None or gateway is None or gateway.capabilities.signature_header is None:
             return web.Response(status=404, text="no webhooks are taken here\n")
         header = request.headers.get(gateway.capabilities.signature_header)
-        status, text = await self._take(gateway, door, await request.read(), header, now)
+        try:
+            body = await asyncio.wait_for(request.read(), _BODY_SECONDS_MAX)
+        except TimeoutError:
+            return web.Response(status=408, text="too slow\n")
+        status, text = await self._take(gateway, door, body, header, now)
         telemetry.WEBHOOKS.labels(provider, str(status)).inc()
         return web.Response(status=status, text=text + "\n")
 
