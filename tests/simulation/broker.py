@@ -33,7 +33,7 @@ class Broker:
             self.refusals[message.id] = self.rng.choice((1, 3)) if draw() < self.trouble / 2 else 0
         if self.refusals[message.id] > 0 and self.trouble:
             self.refusals[message.id] -= 1
-            raise EventRefused(Problem.REFUSED, "not now")
+            raise EventRefused(Problem.UNROUTABLE, "not now")
         self._consume(message)
         if draw() < self.trouble:
             raise BrokerUnavailable("not confirmed in time")

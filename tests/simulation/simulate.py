@@ -16,7 +16,7 @@ from tests.mysql.shard_set import ShardSet
 from tests.simulation import site
 from tests.simulation.faults import Driver
 from tests.simulation.verdict import Verdict, judge
-from tests.simulation.world import World
+from tests.simulation.world import Plan, World
 
 _REPORT_SECONDS = 30
 
@@ -58,10 +58,12 @@ class Summary:
         ]
 
 
-def run_seed(seed: int, shard_set: ShardSet, driver: Driver) -> tuple[World, Verdict]:
-    """One run from empty databases."""
+def run_seed(
+    seed: int, shard_set: ShardSet, driver: Driver, adjust: Callable[[Plan], Plan] = lambda plan: plan
+) -> tuple[World, Verdict]:
+    """One run from empty databases; `adjust` changes what the seed has chosen."""
     site.empty(shard_set)
-    world = World(seed, shard_set, driver)
+    world = World(seed, shard_set, driver, adjust)
     world.run()
     return world, judge(world)
 

@@ -135,7 +135,7 @@ def outcomes_told_apart_by_job_alone(patch: Patch) -> None:
     """Where a process has lost a job and claimed it anew. Found by the simulator itself."""
 
     def careless(transaction: ShardTransaction, results: Sequence[Result]) -> list[Result]:
-        rows = transaction.read(queries("jobs").held, {"held": settle.held_rows(result.job for result in results)})
+        rows = transaction.read(queries("jobs").held, {"held": store.held_rows(result.job for result in results)})
         held = {row[0] for row in rows}
         return [result for result in results if result.job.id in held]
 

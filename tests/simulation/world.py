@@ -96,6 +96,8 @@ class Plan:
     """The weight of a customer's act, as of a disaster."""
     disaster: float
     """The weight of each thing that may befall a host, beside those of its own steps."""
+    methods: tuple[str, ...]
+    """Payment methods of which each subscription has one."""
     quiet: bool
     """Nothing befalls a host: then no lease may ever be lost."""
 
@@ -140,6 +142,7 @@ def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
         publishing=rng.random() < 0.3,
         webhooks=rng.random() < 0.5,
         customers=choose((0.0, 0.05, 0.3)),
+        methods=METHODS,
         quiet=quiet,
     )
 
@@ -159,7 +162,9 @@ class Trace:
 class World:
     """A run. `run` returns when every job has come to an end, or when that has become hopeless."""
 
-    def __init__(self, seed: int, shard_set: ShardSet, driver: Driver) -> None:
+    def __init__(
+        self, seed: int, shard_set: ShardSet, driver: Driver, adjust: Callable[[Plan], Plan] = lambda plan: plan
+    ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)  # noqa: S311
         random.seed(seed)  # what the product draws
@@ -167,7 +172,7 @@ class World:
         self.router: ShardRouter = shard_set.router
         self.shards: Sequence[int] = range(SHARDS)
         self.driver = driver
-        self.plan = plan(shard_set, self.rng)
+        self.plan = adjust(plan(shard_set, self.rng))
         self.spec = self.plan.spec
         self.now = self.plan.start.timestamp()
         self.pause_max = self.plan.pause_max
@@ -449,5 +454,5 @@ class World:
             interval=Interval(unit=unit, count=count),
             start_date=today + timedelta(days=rng.choice((-15, -8, -1, 0, 0, 1, 3))),
             time_zone=rng.choice(_ZONES),
-            payment_method=rng.choice(METHODS),
+            payment_method=rng.choice(self.plan.methods),
         )
