@@ -7,7 +7,8 @@ docs/gateway-protocol.md. Run it with `python -m hack.fake_gateway`, or from a t
     decide    which faults and which outcome a charge meets     documents model -> JSON
     keyed     the life of one request under a key               store     SQLite, written in group commits
     charging, refunding   what such a request makes             webhooks  tells the caller what became of it
-    server    routes                                            page      charges for the eye
+    server    routes                                            admin     the test's side of them
+    page      charges for the eye
     stripe_…  the same provider in Stripe's words               process   starts and kills a server from a test
 """
 

@@ -1,4 +1,4 @@
-"""Routes: the provider's API under /v1, the test's side under /admin, the page for the eye at /."""
+"""Routes: the provider's API under /v1 in both protocols, the test's side under /admin, the page for the eye at /."""
 
 import asyncio
 import contextlib
@@ -8,18 +8,18 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import structlog
 from aiohttp import web
 
 from hack.fake_gateway import documents, page, parse, stripe_documents
+from hack.fake_gateway.admin import AdminApi
 from hack.fake_gateway.charging import Charge
-from hack.fake_gateway.clock import OFFSET_MAX, Clock
+from hack.fake_gateway.clock import Clock
 from hack.fake_gateway.keyed import Dialect, Keyed
-from hack.fake_gateway.model import Answer, ChargeStatus, Config, RefundStatus
+from hack.fake_gateway.model import Answer, Config
 from hack.fake_gateway.refunding import Refunding
-from hack.fake_gateway.store import Store, event_of
+from hack.fake_gateway.store import Store
 from hack.fake_gateway.stripe_api import StripeApi
 from hack.fake_gateway.webhooks import Webhooks
 
@@ -27,7 +27,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answerer = Callable[[web.Request], Awaitable[Answer]]
 
 BODY_BYTES_MAX = 64 * 1024
-DOUBLE_REFERENCES_SHOWN = 100
 GROUPS_PER_PAGE = 50
 
 log = structlog.get_logger()
@@ -45,6 +44,7 @@ class Server:
         self._refunding = Refunding(self._store)
         self._stripe = StripeApi(self._store, self._clock, self._keyed, self._refunding)
         self._webhooks = Webhooks(self._store, self._clock, lambda: self._keyed.config)
+        self._admin = AdminApi(self._store, self._clock, self._keyed, self._webhooks, self._settle)
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=BODY_BYTES_MAX)
@@ -75,15 +75,16 @@ class Server:
         ]
 
     def _admin_routes(self) -> list[web.RouteDef]:
+        admin = self._admin
         return [
-            web.get("/admin/config", _answering(self._get_config)),
-            web.put("/admin/config", _answering(self._put_config)),
-            web.patch("/admin/config", _answering(self._patch_config)),
-            web.post("/admin/reset", _answering(self._reset)),
-            web.get("/admin/summary", _answering(self._summary)),
-            web.get("/admin/clock", _answering(self._get_clock)),
-            web.post("/admin/clock", _answering(self._advance_clock)),
-            web.post("/admin/charges/{id}/reverse", _answering(self._reverse)),
+            web.get("/admin/config", _answering(admin.get_config)),
+            web.put("/admin/config", _answering(admin.put_config)),
+            web.patch("/admin/config", _answering(admin.patch_config)),
+            web.post("/admin/reset", _answering(admin.reset)),
+            web.get("/admin/summary", _answering(admin.summary)),
+            web.get("/admin/clock", _answering(admin.get_clock)),
+            web.post("/admin/clock", _answering(admin.advance_clock)),
+            web.post("/admin/charges/{id}/reverse", _answering(admin.reverse)),
             web.get("/healthz", _answering(self._healthz)),
             web.get("/", self._page),
         ]
@@ -190,93 +191,6 @@ class Server:
 
     async def _settle(self) -> None:
         await self._store.settle(self._clock.now(), tell=self._keyed.config.webhook_url is not None)
-
-    # The test's side
-
-    async def _get_config(self, _: web.Request) -> Answer:
-        return documents.answer(200, parse.config_document(self._keyed.config))
-
-    async def _put_config(self, request: web.Request) -> Answer:
-        return await self._configure(parse.json_object(await request.read()))
-
-    async def _patch_config(self, request: web.Request) -> Answer:
-        current = parse.config_document(self._keyed.config)
-        return await self._configure(current | parse.json_object(await request.read()))
-
-    async def _configure(self, document: dict[str, Any]) -> Answer:
-        config = parse.config(document)
-        whole = parse.config_document(config)
-        await self._store.save_setting("config", json.dumps(whole))
-        self._keyed.config = config
-        log.info(
-            "config_changed",
-            **{**whole, "api_key": "set" if config.api_key else None, "webhook_secrets": len(config.webhook_secrets)},
-        )
-        return documents.answer(200, whole)
-
-    async def _reset(self, _: web.Request) -> Answer:
-        self._webhooks.forget()
-        await self._store.clear()
-        await self._set_offset(0.0)
-        self._keyed.counters.clear()
-        return documents.answer(200, {})
-
-    async def _summary(self, _: web.Request) -> Answer:
-        await self._settle()
-        totals = await self._store.totals()
-        statuses = {status.value: totals["charges"].get(status.value, 0) for status in ChargeStatus}
-        doubles = totals["double_charges"]
-        counters = self._keyed.counters
-        summary = {
-            "requests": counters["requests"],
-            "answers": {
-                name.removeprefix("answered_"): count for name, count in sorted(counters.items()) if name.startswith("answered_")
-            },
-            "unanswered": counters["unanswered"],
-            "replayed": counters["replayed"],
-            "over_max_rps": counters["over_max_rps"],
-            "in_flight": self._keyed.in_flight,
-            "charges": {"total": sum(statuses.values()), **statuses},
-            "refunds": {status.value: totals["refunds"].get(status.value, 0) for status in RefundStatus},
-            "webhooks": self._store.event_counts(),
-            "succeeded_by_currency": totals["succeeded_by_currency"],
-            "faults": totals["faults"],
-            "double_charges": len(doubles),
-            "double_charge_references": doubles[:DOUBLE_REFERENCES_SHOWN],
-            "now": documents.timestamp(self._clock.now()),
-        }
-        return documents.answer(200, summary)
-
-    async def _get_clock(self, _: web.Request) -> Answer:
-        now = documents.timestamp(self._clock.now())
-        return documents.answer(200, {"now": now, "offset_seconds": self._clock.offset_seconds})
-
-    async def _advance_clock(self, request: web.Request) -> Answer:
-        seconds = parse.seconds_to_advance(parse.json_object(await request.read()))
-        offset = self._clock.offset_seconds + seconds
-        if offset > OFFSET_MAX:
-            raise parse.FieldError("advance_seconds", f"the clock goes at most {OFFSET_MAX:.0f} s ahead of real time")
-        await self._set_offset(offset)
-        return await self._get_clock(request)
-
-    async def _set_offset(self, seconds: float) -> None:
-        await self._store.save_setting("clock_offset_seconds", repr(seconds))
-        self._clock.set_offset(seconds)
-
-    async def _reverse(self, request: web.Request) -> Answer:
-        """The bank takes back a charge that had succeeded; `code` says why."""
-        charge_id, code = request.match_info["id"], parse.reversal_code(await request.read())
-        found = self._store.charge(charge_id)
-        if found is None:
-            return documents.not_found("This charge")
-        charge = json.loads(found)
-        if charge["status"] != ChargeStatus.SUCCEEDED:
-            return documents.invalid("id", f"this charge is {charge['status']}: only one that succeeded is reversed")
-        text = json.dumps(documents.reversed_charge(charge, code))
-        tell = self._keyed.config.webhook_url is not None
-        event = event_of(charge_id, "charge", text, self._clock.now()) if tell else None
-        await self._store.replace_charge(charge_id, text, event)
-        return Answer(http_status=200, body=text)
 
     async def _healthz(self, _: web.Request) -> Answer:
         return documents.answer(200, {"status": "ok"})
