@@ -277,7 +277,7 @@ def test_duplicates_lateness_and_loss_are_drawn(gateway: FakeGateway, receiver: 
     gateway.configure(webhook_duplicate_rate=0, webhook_late_rate=1, webhook_late_seconds=500)
     late = charge(gateway)
     until(lambda: gateway.summary()["webhooks"]["waiting"] == 1)
-    time.sleep(0.2)  # its sender has taken it up, and sleeps
+    time.sleep(1)  # its sender has taken it up, and sleeps
     gateway.configure(webhook_late_rate=0)
     on_time = charge(gateway)
     until(lambda: receiver.kinds(on_time["id"]) == ["charge.succeeded"])
