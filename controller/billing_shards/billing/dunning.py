@@ -29,8 +29,6 @@ EDGES: dict[Status, frozenset[Status]] = {
 UNRESOLVED_SECONDS = 3600
 """Wait before the next look at an attempt of unknown outcome: nothing final is done while money may have been taken."""
 
-_STEPS_MAX = 8
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpaid:
@@ -162,7 +160,7 @@ def _notify(standing: Standing, policy: DunningSpec, now: datetime, ends: dateti
     begun = notices_begun(policy, since, now)
     if begun > standing.notices:
         return Notify(number=begun)
-    coming = [since + timedelta(seconds=delay) for delay in policy.notices_seconds[begun : begun + 1]]
+    coming = [since + timedelta(seconds=delay) for delay in policy.notices_seconds[begun:]]
     return Rest(until=min([*coming, ends]))
 
 
@@ -211,10 +209,7 @@ class Course:
 def course(standing: Standing, policy: DunningSpec, now: datetime) -> Course:
     """Every step that is due at `now`, in order."""
     steps: list[Step] = []
-    while len(steps) <= _STEPS_MAX:
-        step = decide(standing, policy, now)
-        if isinstance(step, Rest):
-            return Course(steps=tuple(steps), after=standing, look_again_at=step.until)
+    while not isinstance(step := decide(standing, policy, now), Rest):
         steps.append(step)
         standing = transition(standing, step, policy, now)
-    raise AssertionError(f"dunning does not come to rest: {steps}")
+    return Course(steps=tuple(steps), after=standing, look_again_at=step.until)
