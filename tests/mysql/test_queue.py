@@ -107,6 +107,23 @@ def test_two_claimers_take_disjoint_jobs_while_both_transactions_are_open(shard_
     assert not first & second
 
 
+@pytest.mark.parametrize("waiting", [0, 3])
+def test_a_claim_under_way_keeps_nobody_from_adding_jobs(shard_set: ShardSet, waiting: int) -> None:
+    """Under REPEATABLE READ it would lock the gaps around what it read, and the end of the index where it read nothing."""
+    fill(shard_set, waiting)
+    with shard_set.router.read(3) as connection:
+        assert connection.exec_driver_sql("SELECT @@transaction_isolation").scalar_one() == "READ-COMMITTED"
+
+    def body(transaction: ShardTransaction) -> None:
+        params = {"lane": 0, "limit": 20, "since": store.FIRST}
+        assert len(transaction.read(store._q.claim_candidates, params)) == waiting
+        with ThreadPoolExecutor(1) as other:
+            other.submit(fill, shard_set, 5, prefix="new").result(timeout=20)
+
+    shard_set.router.run(3, body)
+    assert shard_set.count("billing_job") == waiting + 5
+
+
 def test_many_threads_claim_each_job_once_without_a_deadlock(shard_set: ShardSet) -> None:
     fill(shard_set, 200)
     start = threading.Barrier(6)
