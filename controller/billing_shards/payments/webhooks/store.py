@@ -17,8 +17,8 @@ from billing_shards.shards.transactions import ShardTransaction
 
 _q = queries("webhooks")
 
-KEPT_SECONDS = 30 * 86_400
-"""How long a webhook is kept that is done with: longer than providers send one again."""
+KEPT_SECONDS = 7 * 86_400
+"""How long a webhook is kept that is done with: longer than providers send one again (Stripe: three days)."""
 _PAID = 2  # invoice.status
 
 
