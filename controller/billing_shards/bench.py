@@ -198,13 +198,22 @@ def drain(manifest_path: Path, *, jobs: int, processes: int, over_http: bool = F
     manifest = Manifest.read(manifest_path)
     set_up_new(manifest)
     fill(manifest, jobs)
-    return drain_filled(manifest_path, jobs=jobs, processes=processes, over_http=over_http)
+    with verified(manifest, jobs):
+        return drain_timed(manifest_path, jobs=jobs, processes=processes, over_http=over_http)
 
 
-def drain_filled(manifest_path: Path, *, jobs: int, processes: int, over_http: bool = False) -> DrainReport:
-    """Drain the `jobs` due jobs that are there, and prove by what was written that all of them were charged."""
-    manifest = Manifest.read(manifest_path)
+@contextmanager
+def verified(manifest: Manifest, jobs: int) -> Iterator[None]:
+    """Prove by what is written meanwhile that `jobs` jobs were charged. Raises `AssertionError`."""
     before = _settled(manifest)
+    yield
+    wrong = {name: count - before[name] for name, count in _settled(manifest).items() if count - before[name] != jobs}
+    if wrong:
+        raise AssertionError(f"of {jobs} jobs, the drain left {wrong}")
+
+
+def drain_timed(manifest_path: Path, *, jobs: int, processes: int, over_http: bool = False) -> DrainReport:
+    """Drain, and nothing else: what is charged is not verified."""
     with Claimers(manifest_path, processes, over_http=over_http) as claimers:
         start = time.perf_counter()
         claimers.go()
@@ -212,12 +221,9 @@ def drain_filled(manifest_path: Path, *, jobs: int, processes: int, over_http: b
             time.sleep(_LOOK_SECONDS)
         used = claimers.finish()
         seconds = time.perf_counter() - start
-    wrong = {name: count - before[name] for name, count in _settled(manifest).items() if count - before[name] != jobs}
-    if wrong:
-        raise AssertionError(f"of {jobs} jobs, the drain left {wrong}")
     return DrainReport(
         processes=processes,
-        batch=manifest.spec.claimer.batch,
+        batch=Manifest.read(manifest_path).spec.claimer.batch,
         jobs=jobs,
         seconds=round(seconds, 3),
         jobs_per_second=round(jobs / seconds),

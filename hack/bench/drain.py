@@ -49,9 +49,12 @@ def main() -> None:
     facts: dict[str, Any] = {name: getattr(options, name) for name in ("jobs", "processes", "batch", "finished", "future")}
     facts |= {"floor_jobs_per_s": round(rates["raw floor"]), "jobs_per_s": round(rates["billing-shards"])}
     facts["ratio_to_floor"] = round(rates["billing-shards"] / rates["raw floor"], 3)
+    cpu = {name: figures.cpu_per_job(of_one) for name, of_one in rounds.items()}
+    facts["ratio_to_floor_by_cpu"] = round(cpu["raw floor"] / cpu["billing-shards"], 3)
     if _loaded_name(options) in rates:
         facts["jobs_per_s_loaded"] = round(rates[_loaded_name(options)])
         facts["ratio_loaded"] = round(rates[_loaded_name(options)] / rates["billing-shards"], 3)
+        facts["ratio_loaded_by_cpu"] = round(cpu["billing-shards"] / cpu[_loaded_name(options)], 3)
     facts |= claim_facts(claims) | sizes
     figures.result("drain", facts)
 

@@ -34,6 +34,8 @@ class Round:
     """CPU seconds of the draining processes, start-up left out where it can be told apart."""
     server: float
     """CPU seconds of mysqld meanwhile; not a number where that runs in a container."""
+    memory_mb: int = 0
+    """The largest resident set of any of our processes."""
 
 
 def cpu_of_children() -> float:

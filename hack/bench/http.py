@@ -16,7 +16,7 @@ from typing import Any
 
 from billing_shards import bench
 from billing_shards.settings import Manifest
-from hack.bench import figures, site
+from hack.bench import figures, runs, site
 from hack.bench.figures import Round
 from hack.bench.responder import Running, responder
 from hack.mysql import MySQLServer
@@ -39,10 +39,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=600)
     options = parser.parse_args()
     rounds: dict[str, list[Round]] = {"one claimer": [], _ALONE: [], _BESIDE: []}
-    memory: list[int] = []
     with site.server() as (mysql, folder):
         for _ in range(options.rounds):
-            rounds["one claimer"].append(_one_claimer(mysql, folder, options, memory))
+            rounds["one claimer"].append(_one_claimer(mysql, folder, options))
             rounds[_ALONE].append(_music(mysql, folder, options, videos=0))
             rounds[_BESIDE].append(_music(mysql, folder, options, videos=4 * options.workers))
     figures.drains(f"One claimer process, {options.workers} workers, a provider that takes {options.delay_ms:.0f} ms", rounds)
@@ -51,24 +50,21 @@ def main() -> None:
     facts: dict[str, Any] = {name: getattr(options, name) for name in ("jobs", "delay_ms", "workers")}
     facts["charges_per_s"] = round(rate["one claimer"])
     facts["claimer_cpu_us_per_charge"] = round(statistics.median(1e6 * one.clients / one.jobs for one in rounds["one claimer"]))
-    facts["claimer_memory_mb"] = max(memory)
+    facts["claimer_memory_mb"] = max(one.memory_mb for one in rounds["one claimer"])
     facts["rate_beside_a_hang"] = round(rate[_BESIDE] / rate[_ALONE], 3)
     figures.result("http", facts)
 
 
-def _one_claimer(mysql: MySQLServer, folder: Path, options: argparse.Namespace, memory: list[int]) -> Round:
+def _one_claimer(mysql: MySQLServer, folder: Path, options: argparse.Namespace) -> Round:
     with (
         responder(options.delay_ms) as provider,
         site.manifest(mysql, folder, shards=_SHARDS, url=provider.url, claimer=_claimer(options.workers)) as path,
     ):
         bench.set_up_new(Manifest.read(path))
         bench.fill(Manifest.read(path), options.jobs)
-        server = figures.cpu_of(mysql.pid)
-        report = bench.drain_filled(path, jobs=options.jobs, processes=1, over_http=True)
+        one = runs.drained(mysql, path, jobs=options.jobs, processes=1, over_http=True)
         _verify(provider, options.jobs)
-    memory.append(report.claimer_memory_mb)
-    clients = report.claimer_cpu_us_per_job * options.jobs / 1e6
-    return Round(jobs=options.jobs, rate=report.jobs_per_second, clients=clients, server=figures.cpu_of(mysql.pid) - server)
+    return one
 
 
 def _music(mysql: MySQLServer, folder: Path, options: argparse.Namespace, *, videos: int) -> Round:

@@ -51,9 +51,16 @@ def flow(mysql: MySQLServer, manifest_path: Path, *, jobs: int, processes: int, 
     return drained(mysql, manifest_path, jobs=jobs, processes=processes)
 
 
-def drained(mysql: MySQLServer, manifest_path: Path, *, jobs: int, processes: int) -> Round:
+def drained(mysql: MySQLServer, manifest_path: Path, *, jobs: int, processes: int, over_http: bool = False) -> Round:
     """Drain the due jobs that are there."""
-    server = cpu_of(mysql.pid)
-    report = bench.drain_filled(manifest_path, jobs=jobs, processes=processes)
-    clients = report.claimer_cpu_us_per_job * jobs / 1e6
-    return Round(jobs=jobs, rate=report.jobs_per_second, clients=clients, server=cpu_of(mysql.pid) - server)
+    with bench.verified(Manifest.read(manifest_path), jobs):
+        server = cpu_of(mysql.pid)
+        report = bench.drain_timed(manifest_path, jobs=jobs, processes=processes, over_http=over_http)
+        server = cpu_of(mysql.pid) - server
+    return Round(
+        jobs=jobs,
+        rate=report.jobs_per_second,
+        clients=report.claimer_cpu_us_per_job * jobs / 1e6,
+        server=server,
+        memory_mb=report.claimer_memory_mb,
+    )
