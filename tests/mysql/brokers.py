@@ -21,6 +21,7 @@ from billing_shards.settings import BrokerSpec
 from billing_shards.shards.shardset import ManifestSecrets
 from billing_shards.shards.transactions import ShardRouter
 from hack.brokers import BrokerServer, NatsServer, RabbitServer
+from hack.mysql import client_context
 
 RETENTION_SECONDS = 86_400
 
@@ -67,7 +68,9 @@ class NatsSite:
 
     @asynccontextmanager
     async def _stream(self) -> AsyncIterator[JetStreamContext]:
-        async with await nats.connect(self.server.url, user=self.server.user, password=self.server.password) as client:
+        tls = client_context(self.server.ca_file) if self.server.tls else None
+        who = {"user": self.server.user, "password": self.server.password}
+        async with await nats.connect(self.server.url, **who, tls=tls) as client:
             yield client.jetstream()
 
     async def received(self) -> list[dict[str, Any]]:
@@ -108,7 +111,8 @@ class RabbitSite:
     @asynccontextmanager
     async def _channel(self) -> AsyncIterator[aio_pika.abc.AbstractChannel]:
         url = self.server.url.replace("://", f"://{self.server.user}:{self.server.password}@")
-        async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+        tls = client_context(self.server.ca_file) if self.server.tls else None
+        async with await aio_pika.connect(url, ssl_context=tls) as connection, connection.channel() as channel:
             yield channel
 
     async def received(self) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from billing_shards.settings import BrokerSpec
 from billing_shards.shards.shardset import Secrets
 
 _CONNECT_SECONDS = 5
+_CLOSE_SECONDS = 2
 _DUPLICATE_WINDOW_SECONDS = 600
 """Longer than any lease of a shard: what a publisher sends late, the stream has had within this time."""
 
@@ -35,6 +36,11 @@ async def connect(spec: BrokerSpec, secrets: Secrets, *, retention_seconds: int)
     Raises `BrokerUnavailable`, `InvalidInput`.
     """
     who, client = credentials(spec, secrets), Client()
+    told: list[Exception] = []
+
+    async def tell(error: Exception) -> None:
+        told.append(error)
+
     try:
         await client.connect(
             spec.url,
@@ -43,14 +49,16 @@ async def connect(spec: BrokerSpec, secrets: Secrets, *, retention_seconds: int)
             password=who.password if who else None,
             tls=tls_context(spec, secrets),
             allow_reconnect=False,
+            max_reconnect_attempts=1,  # it would try for minutes to connect for the first time, too
+            reconnect_time_wait=0,
             connect_timeout=_CONNECT_SECONDS,
-            error_cb=_nothing,  # the caller is told by the exception
+            error_cb=tell,
         )
         stream = client.jetstream(timeout=spec.confirm_seconds)
         await _ensure_stream(stream, spec, retention_seconds)
     except (NatsError, OSError, TimeoutError) as error:
-        await client.close()
-        raise BrokerUnavailable(f"NATS at {spec.url}: {_reason(error)}") from error
+        await _close(client)
+        raise BrokerUnavailable(f"NATS at {spec.url}: {_reason(told[0] if told else error)}") from error
     return NatsBroker(spec, client, stream)
 
 
@@ -68,10 +76,6 @@ async def _ensure_stream(stream: JetStreamContext, spec: BrokerSpec, retention_s
             duplicate_window=float(min(_DUPLICATE_WINDOW_SECONDS, retention_seconds)),
         )
         await stream.add_stream(config)
-
-
-async def _nothing(_: Exception) -> None:
-    pass
 
 
 class NatsBroker:
@@ -112,10 +116,14 @@ class NatsBroker:
 
     async def close(self) -> None:
         """See `Broker`."""
-        try:
-            await asyncio.wait_for(self._client.close(), self._spec.confirm_seconds)
-        except (NatsError, OSError, TimeoutError):
-            return  # it is broken already; its socket is closed all the same
+        await _close(self._client)
+
+
+async def _close(client: Client) -> None:
+    try:
+        await asyncio.wait_for(client.close(), _CLOSE_SECONDS)
+    except (NatsError, OSError, TimeoutError):
+        return  # it is broken already, and may wait for ever for the end of a TLS connection that never began
 
 
 def _reason(error: Exception) -> str:
