@@ -12,6 +12,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "billing.dunning": ("test_dunning",),
     "billing.periods": ("test_periods", "test_period_mutants"),
     "billing.smoothing": ("test_smoothing",),
+    "billing.state": ("test_terms",),
+    "billing.terms": ("test_terms",),
     "outbox.decide": ("test_outbox_decide",),
     "kube.decide": ("test_kube_decide",),
 }
