@@ -1,7 +1,6 @@
 """One MySQL server with its own data, address and certificate: started, killed and restarted by tests and by hand."""
 
 import json
-import random
 import secrets
 import socket
 import time
@@ -20,6 +19,7 @@ from hack.mysql.chroot import ChrootRunner
 from hack.mysql.docker import DockerRunner
 from hack.mysql.options import ServerSpec
 from hack.mysql.tls import Authority, client_context
+from hack.ports import free_port
 from hack.processes import ProcessIdentity
 
 Connection: TypeAlias = "pymysql.connections.Connection[pymysql.cursors.Cursor]"
@@ -65,7 +65,7 @@ class MySQLServer:
                 name=name,
                 workdir=folder,
                 bind=bind,
-                port=_free_port(bind),
+                port=free_port(bind),
                 buffer_pool_mb=buffer_pool_mb,
                 detached=detached,
                 extra=dict(options or {}),
@@ -195,24 +195,6 @@ class MySQLServer:
 
 def _runner(spec: ServerSpec) -> Runner:
     return DockerRunner(spec) if docker_works() else ChrootRunner(spec)
-
-
-def _free_port(bind: str) -> int:
-    """A port below the range that the kernel gives to outgoing connections.
-
-    A server keeps its port while it is down: a port of that range could then go to any client of the machine, even to
-    the one that is trying to reconnect (a connection to itself).
-    """
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for _ in range(100):
-        port = random.randrange(10_000, lowest) if lowest > 10_100 else 0
-        with socket.socket() as probe:
-            try:
-                probe.bind((bind, port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise ToolError(f"no free port on {bind} in 100 tries")
 
 
 def _greets(host: str, port: int) -> bool:
