@@ -120,8 +120,9 @@ class Claimer(Host):
             yield 5, self._renew
         if len(held) < ROOM and any(due.ready for due in self.world.due().values()):
             yield 3, self.claim
-        if any(due.expired for due in self.world.due().values()):
-            yield 2, self._reap
+        expired = any(due.expired for due in self.world.due().values())
+        if expired or held:  # now and then also where nothing has expired: then nothing may happen
+            yield 2 if expired else 0.2, self._reap
 
     def disasters(self) -> Iterator[Option]:
         yield from super().disasters()
@@ -199,9 +200,11 @@ class Claimer(Host):
 
     def _reap(self) -> None:
         world = self.world
-        database = world.rng.choice([name for name, due in world.due().items() if due.expired])
+        database = world.rng.choice([name for name, due in world.due().items() if due.expired] or list(world.router.databases))
         shards = world.shards_of(database)
-        world.act(self, f"reaps on {database}", partial(reap.reap, world.router, database, shards, settings=self.spec.claimer))
+        reaping = partial(reap.reap, world.router, database, shards, settings=self.spec.claimer)
+        if world.act(self, f"reaps on {database}", reaping) and world.plan.quiet:
+            world.violations.append(f"{self.name} has reaped, though nothing befell any host")
 
     def _stop(self) -> None:
         """A good end: what is held is given back, and a new process starts."""

@@ -91,6 +91,7 @@ class Plan:
     """Seconds that each database's clock is away."""
     pause_max: float
     publishing: bool
+    broker_trouble: float
     webhooks: bool
     customers: float
     """The weight of a customer's act, as of a disaster."""
@@ -140,6 +141,7 @@ def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
         pause_max=choose((1000, 20_000, 100_000)),
         disaster=choose((0.05, 0.12, 0.5)),
         publishing=rng.random() < 0.3,
+        broker_trouble=choose((0.0, 0.1, 0.3)),
         webhooks=rng.random() < 0.5,
         customers=choose((0.0, 0.05, 0.3)),
         methods=METHODS,
@@ -201,7 +203,7 @@ class World:
         for provider in self.providers:
             provider.network = self.plan.network
             provider.webhooks = [] if self.plan.webhooks else None
-        self.broker = Broker(rng=random.Random(self.rng.random()), trouble=self.rng.choice((0.0, 0.1, 0.3)))  # noqa: S311
+        self.broker = Broker(rng=random.Random(self.rng.random()), trouble=self.plan.broker_trouble)  # noqa: S311
         self.gateways = Providers([Adapter(provider, lambda: self.now, self.looks) for provider in self.providers])
         self.hosts: list[Host] = [
             *(Claimer(self, f"claimer {n}", self._host_skew()) for n in range(self.rng.choice((2, 3)))),
