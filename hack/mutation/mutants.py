@@ -93,6 +93,8 @@ def _is_run(node: ast.AST, field: str) -> bool:
         return False
     if isinstance(node, ast.ClassDef) and any("Enum" in ast.unparse(base) for base in node.bases):
         return False  # names and texts of members: nothing is decided there
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg == "message"):
+        return False  # texts for people
     if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
         return False
     return not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SKIPPED_CALLS)

@@ -115,7 +115,7 @@ class Claimer(Host):
         if any(c.at <= self.world.now for c in self.charging):
             yield 6, self._go_on
         if any(self.outcomes.values()):
-            yield 4, self._settle
+            yield self.world.plan.haste, self._settle
         if held and self.now >= self.renewed_at + self.spec.claimer.lease_seconds / 3:
             yield 5, self._renew
         if len(held) < ROOM and any(due.ready for due in self.world.due().values()):

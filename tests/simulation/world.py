@@ -90,6 +90,9 @@ class Plan:
     skews: dict[str, float]
     """Seconds that each database's clock is away."""
     pause_max: float
+    claimers: int
+    haste: float
+    """The weight of settling: where it is small, outcomes gather to larger batches."""
     publishing: bool
     broker_trouble: float
     webhooks: bool
@@ -140,6 +143,8 @@ def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
         skews={name: rng.choice((0.0, rng.uniform(-5, 5), rng.uniform(-600, 600))) for name in shard_set.router.databases},
         pause_max=choose((1000, 20_000, 100_000)),
         disaster=choose((0.05, 0.12, 0.5)),
+        claimers=choose((2, 3)),
+        haste=choose((0.5, 4.0)),
         publishing=rng.random() < 0.3,
         broker_trouble=choose((0.0, 0.1, 0.3)),
         webhooks=rng.random() < 0.5,
@@ -206,7 +211,7 @@ class World:
         self.broker = Broker(rng=random.Random(self.rng.random()), trouble=self.plan.broker_trouble)  # noqa: S311
         self.gateways = Providers([Adapter(provider, lambda: self.now, self.looks) for provider in self.providers])
         self.hosts: list[Host] = [
-            *(Claimer(self, f"claimer {n}", self._host_skew()) for n in range(self.rng.choice((2, 3)))),
+            *(Claimer(self, f"claimer {n}", self._host_skew()) for n in range(self.plan.claimers)),
             *(Housekeeper(self, f"housekeeper {n}", self._host_skew()) for n in range(2)),
             Customers(self, "customers", 0.0),
         ]
