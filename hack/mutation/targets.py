@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TARGETS: dict[str, tuple[str, ...]] = {
-    "jobs.decide": ("test_jobs_decide",),
+    "jobs.decide": ("test_jobs_decide", "test_rule_mutants"),
     "payments.decide": ("test_payment_decide", "test_payment_mutants"),
     "payments.breaker": ("test_breaker", "test_rule_mutants"),
     "payments.refunds.decide": ("test_refund_decide",),

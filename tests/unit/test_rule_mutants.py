@@ -6,6 +6,7 @@ from datetime import datetime
 
 import pytest
 
+from billing_shards.jobs import decide as claimer
 from billing_shards.outbox import decide as outbox
 from billing_shards.outbox.model import Batch, Blockage, Sent, StoredEvent
 from billing_shards.payments import breaker
@@ -76,3 +77,15 @@ def test_a_breaker_counts_probes_and_periods_one_by_one() -> None:
     abandoned = answered(probing, 4, Sight.NEITHER, policy, 0.0)
     assert abandoned == Breaker(state=State.HALF_OPEN, period=4, probes=1)
     assert answered(probing, 4, Sight.BAD, policy, 0.0).period == 5
+
+
+def test_how_long_a_claimer_backs_off() -> None:
+    assert [round(claimer.backoff(n, 0.0), 6) for n in (0, 1, 3, 6, 99)] == [0.2, 0.4, 1.6, 10.0, 10.0]
+
+
+def test_what_room_is_worth_a_claim() -> None:
+    assert claimer.worthwhile(500, 200, 100) == 33  # a third of the lane's share
+    assert claimer.worthwhile(500, 200, 300) == 50  # a quarter of all
+    assert claimer.worthwhile(20, 200, 300) == 20
+    assert claimer.worthwhile(500, 2, 2) == 1
+    assert claimer.worthwhile(500, 8, 99) == 2
