@@ -68,6 +68,10 @@ class Host:
         """What it could do now, each with a weight."""
         raise NotImplementedError
 
+    def asides(self) -> Iterator[Option]:
+        """What it does now and then though there is no need: then nothing may come of it."""
+        return iter(())
+
     def disasters(self) -> Iterator[Option]:
         """What could befall it now."""
         yield self.world.plan.disaster, self._die
@@ -120,9 +124,12 @@ class Claimer(Host):
             yield 5, self._renew
         if len(held) < ROOM and any(due.ready for due in self.world.due().values()):
             yield 3, self.claim
-        expired = any(due.expired for due in self.world.due().values())
-        if expired or held:  # now and then also where nothing has expired: then nothing may happen
-            yield 2 if expired else 0.2, self._reap
+        if any(due.expired for due in self.world.due().values()):
+            yield 2, self._reap
+
+    def asides(self) -> Iterator[Option]:
+        if self.held:
+            yield 0.2, self._reap
 
     def disasters(self) -> Iterator[Option]:
         yield from super().disasters()

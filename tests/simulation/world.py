@@ -241,6 +241,8 @@ class World:
         options = [option for host in self._awake() for option in host.options()]
         if not options:
             return self._jump()
+        if self._storm:
+            options += [option for host in self._awake() for option in host.asides()]
         if self._storm and not self.plan.quiet:
             options += [option for host in self._awake() for option in host.disasters()]
         self.rng.choices([work for _, work in options], [weight for weight, _ in options])[0]()
