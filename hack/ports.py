@@ -6,6 +6,9 @@ from pathlib import Path
 
 from hack.errors import ToolError
 
+# Not the module's own generator: tests seed that one alike in every process, which would then all try the same port.
+_random = random.SystemRandom()
+
 
 def free_port(bind: str = "127.0.0.1") -> int:
     """A free port below the range that the kernel gives to outgoing connections.
@@ -15,7 +18,7 @@ def free_port(bind: str = "127.0.0.1") -> int:
     """
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(100):
-        port = random.randrange(10_000, lowest) if lowest > 10_100 else 0
+        port = _random.randrange(10_000, lowest) if lowest > 10_100 else 0
         with socket.socket() as probe:
             try:
                 probe.bind((bind, port))
