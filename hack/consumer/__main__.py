@@ -13,7 +13,6 @@ from typing import Annotated
 import aio_pika
 import nats
 import typer
-from nats.errors import TimeoutError as NothingThere
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from hack.consumer.ledger import Ledger
@@ -52,7 +51,7 @@ async def _nats(url: str, stream: str, user: str, password: str, apply: Apply) -
         while True:
             try:
                 messages = await subscription.fetch(_FETCH, timeout=1)
-            except NothingThere:
+            except TimeoutError:  # the client's own, or the event loop's: there was nothing
                 continue
             for message in messages:
                 apply(message.data)

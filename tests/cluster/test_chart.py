@@ -159,7 +159,7 @@ def test_outgoing_connections_can_be_restricted() -> None:
         for p in only(documents, "NetworkPolicy")
     }
     assert ports["bill-billing-shards"] == {53, 443, 6443, 3306, 3307}
-    assert ports["bill-billing-shards-pods"] == {53, 443, 3306, 3307}
+    assert ports["bill-billing-shards-pods"] == {53, 443, 3306, 3307, 4222, 5671, 5672}
     assert only(render("networkPolicy.enabled=false"), "NetworkPolicy") == []
 
 
