@@ -11,6 +11,13 @@ from tests.simulation import site
 
 
 @pytest.fixture(scope="session")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardSet]:
-    with site.started(tmp_path_factory.mktemp("simulation")) as shard_set, site.silence():
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardSet]:
+    with site.started(tmp_path_factory.mktemp("simulation")) as shard_set:
         yield shard_set
+
+
+@pytest.fixture
+def simulated(started: ShardSet) -> Iterator[ShardSet]:
+    """Silent for one test alone: others look at what is logged."""
+    with site.silence():
+        yield started
