@@ -263,11 +263,16 @@ def _translate(database: str, error: DBAPIError | pymysql.MySQLError) -> Databas
 
 
 class Queries:
-    """The named queries of one file of `sql/queries`, as attributes. Each is introduced by a line `-- name: …`."""
+    """The named queries of one file of `sql/queries`, as attributes. Each is introduced by a line `-- name: …`; `{name}` in one
+    stands for the text of another of the file.
+    """
 
     def __init__(self, text: str) -> None:
         parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-        self._texts = {name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+        texts = {name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+        self._texts = {
+            name: re.sub(r"\{(\w+)\}", lambda found: texts.get(found[1], found[0]), body) for name, body in texts.items()
+        }
 
     def __getattr__(self, name: str) -> str:
         try:

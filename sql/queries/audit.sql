@@ -148,7 +148,8 @@ WHERE i.shard_id = %(shard)s
             FROM subscription_span AS p
             WHERE p.shard_id = i.shard_id AND p.subscription_id = i.subscription_id AND e.credit = CONCAT('revenue:', p.service)))
 
--- name: payment_success
+-- name: with_jobs
+-- Begins queries that need every job: those that are purged already are made again from their invoices and first attempts.
 WITH job AS (
   SELECT id, invoice_id, amount, currency, idempotency_key FROM billing_job WHERE shard_id = %(shard)s
   UNION ALL
@@ -161,6 +162,9 @@ WITH job AS (
   JOIN payment_attempt AS first
     ON first.shard_id = %(shard)s AND first.idempotency_key = UNHEX(SHA2(CONCAT(i.job_key, 1), 256))
   WHERE kept.id IS NULL)
+
+-- name: payment_success
+{with_jobs}
 SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status,
        COALESCE(a.successes, 0) AS succeeded_attempts
 FROM invoice AS i
@@ -175,18 +179,7 @@ WHERE i.shard_id = %(shard)s
 
 -- name: payment_entry
 -- One payment more than were reversed. Providers and accounts sort alike, so the first and the last stand for all.
-WITH job AS (
-  SELECT id, invoice_id, amount, currency, idempotency_key FROM billing_job WHERE shard_id = %(shard)s
-  UNION ALL
-  SELECT first.job_id, i.id, i.amount, i.currency, i.job_key
-  FROM (
-    SELECT id, amount, currency, UNHEX(SHA2(CONCAT(subscription_id, '|', period_start, '|', charge_type), 256)) AS job_key
-    FROM invoice
-    WHERE shard_id = %(shard)s AND status <> 1) AS i
-  LEFT JOIN billing_job AS kept ON kept.shard_id = %(shard)s AND kept.idempotency_key = i.job_key
-  JOIN payment_attempt AS first
-    ON first.shard_id = %(shard)s AND first.idempotency_key = UNHEX(SHA2(CONCAT(i.job_key, 1), 256))
-  WHERE kept.id IS NULL)
+{with_jobs}
 SELECT i.id AS invoice, i.subscription_id AS subscription, i.status AS invoice_status, COALESCE(e.entries, 0) AS entries,
        e.first_entry
 FROM invoice AS i
@@ -383,18 +376,7 @@ WHERE shard_id = %(shard)s AND status = 1
   AND (due_at < NOW(6) - INTERVAL %(margin_seconds)s SECOND OR lease_token = 0 OR attempt_open = 0)
 
 -- name: attempt_job
-WITH job AS (
-  SELECT id, invoice_id, amount, currency, idempotency_key FROM billing_job WHERE shard_id = %(shard)s
-  UNION ALL
-  SELECT first.job_id, i.id, i.amount, i.currency, i.job_key
-  FROM (
-    SELECT id, amount, currency, UNHEX(SHA2(CONCAT(subscription_id, '|', period_start, '|', charge_type), 256)) AS job_key
-    FROM invoice
-    WHERE shard_id = %(shard)s AND status <> 1) AS i
-  LEFT JOIN billing_job AS kept ON kept.shard_id = %(shard)s AND kept.idempotency_key = i.job_key
-  JOIN payment_attempt AS first
-    ON first.shard_id = %(shard)s AND first.idempotency_key = UNHEX(SHA2(CONCAT(i.job_key, 1), 256))
-  WHERE kept.id IS NULL)
+{with_jobs}
 SELECT t.job_id AS job, t.attempt_no AS attempt, t.amount, t.currency
 FROM payment_attempt AS t
 LEFT JOIN job AS j ON j.id = t.job_id
@@ -434,18 +416,7 @@ WHERE j.shard_id = %(shard)s
   AND j.idempotency_key <> UNHEX(SHA2(CONCAT(i.subscription_id, '|', i.period_start, '|', i.charge_type), 256))
 
 -- name: attempt_keys
-WITH job AS (
-  SELECT id, invoice_id, amount, currency, idempotency_key FROM billing_job WHERE shard_id = %(shard)s
-  UNION ALL
-  SELECT first.job_id, i.id, i.amount, i.currency, i.job_key
-  FROM (
-    SELECT id, amount, currency, UNHEX(SHA2(CONCAT(subscription_id, '|', period_start, '|', charge_type), 256)) AS job_key
-    FROM invoice
-    WHERE shard_id = %(shard)s AND status <> 1) AS i
-  LEFT JOIN billing_job AS kept ON kept.shard_id = %(shard)s AND kept.idempotency_key = i.job_key
-  JOIN payment_attempt AS first
-    ON first.shard_id = %(shard)s AND first.idempotency_key = UNHEX(SHA2(CONCAT(i.job_key, 1), 256))
-  WHERE kept.id IS NULL)
+{with_jobs}
 SELECT t.job_id AS job, t.attempt_no AS attempt
 FROM payment_attempt AS t
 JOIN job AS j ON j.id = t.job_id
@@ -476,18 +447,7 @@ WHERE e.shard_id = %(shard)s AND e.kind IN (1, 2, 3, 4, 5, 6)
 
 -- name: attempts
 -- For the comparison with the provider's list, in the order of our references.
-WITH job AS (
-  SELECT id, invoice_id, amount, currency, idempotency_key FROM billing_job WHERE shard_id = %(shard)s
-  UNION ALL
-  SELECT first.job_id, i.id, i.amount, i.currency, i.job_key
-  FROM (
-    SELECT id, amount, currency, UNHEX(SHA2(CONCAT(subscription_id, '|', period_start, '|', charge_type), 256)) AS job_key
-    FROM invoice
-    WHERE shard_id = %(shard)s AND status <> 1) AS i
-  LEFT JOIN billing_job AS kept ON kept.shard_id = %(shard)s AND kept.idempotency_key = i.job_key
-  JOIN payment_attempt AS first
-    ON first.shard_id = %(shard)s AND first.idempotency_key = UNHEX(SHA2(CONCAT(i.job_key, 1), 256))
-  WHERE kept.id IS NULL)
+{with_jobs}
 SELECT j.invoice_id, t.attempt_no, t.provider_ref, t.amount, t.currency, t.outcome, t.finished_at
 FROM payment_attempt AS t
 JOIN job AS j ON j.id = t.job_id
