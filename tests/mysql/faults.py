@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pymysql
 import pytest
+from sqlalchemy import event
+
+from tests.mysql.shard_set import ShardSet
 
 
 def lose_next_commit(monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
@@ -20,3 +25,27 @@ def lose_next_commit(monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
         raise pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
 
     monkeypatch.setattr(pymysql.connections.Connection, "commit", lose)
+
+
+class KilledError(Exception):
+    """Stands for the end of the process: nothing of the transaction is done after it."""
+
+
+@contextmanager
+def killed_after(shard_set: ShardSet, statements: int) -> Iterator[None]:
+    """End the transaction after so many of its statements."""
+    seen = [0]
+
+    def after(*_: Any) -> None:
+        seen[0] += 1
+        if seen[0] == statements:
+            raise KilledError
+
+    engines = [database.engine for database in shard_set.router.databases.values()]
+    for engine in engines:
+        event.listen(engine, "after_cursor_execute", after)
+    try:
+        yield
+    finally:
+        for engine in engines:
+            event.remove(engine, "after_cursor_execute", after)

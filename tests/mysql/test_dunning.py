@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from billing_shards.billing import subscriptions
 from billing_shards.billing.model import Status
 from billing_shards.db import queries
 from billing_shards.jobs.model import Status as JobStatus
 from billing_shards.payments.model import Unknown
+from tests.mysql.faults import KilledError, killed_after
 from tests.mysql.life import BY, HARD, NEW_METHOD, PAID, SOFT, START, Life
 from tests.mysql.shard_set import ShardSet, pretty
 
@@ -223,29 +222,6 @@ def test_an_invoice_is_written_off_for_the_service_it_was_issued_for(life: Life)
     subscriptions.cancel(life.shard_set.router, life.subject, at_period_end=False, write_off=True, by=BY)
     life.dun()
     assert life.entries(3) == [("bad-debt:video", "receivable:sub-1", 990, "USD")]
-
-
-class KilledError(Exception):
-    """Stands for the end of the process."""
-
-
-@contextmanager
-def killed_after(shard_set: ShardSet, statements: int) -> Iterator[None]:
-    seen = [0]
-
-    def after(*_: Any) -> None:
-        seen[0] += 1
-        if seen[0] == statements:
-            raise KilledError
-
-    engines = [database.engine for database in shard_set.router.databases.values()]
-    for engine in engines:
-        event.listen(engine, "after_cursor_execute", after)
-    try:
-        yield
-    finally:
-        for engine in engines:
-            event.remove(engine, "after_cursor_execute", after)
 
 
 def test_killed_between_any_two_steps_it_leaves_nothing_half_done(life: Life) -> None:

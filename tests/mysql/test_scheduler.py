@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from threading import Barrier
 from typing import Any
@@ -17,6 +16,7 @@ from billing_shards.billing.smoothing import offset_seconds
 from billing_shards.db import queries
 from billing_shards.jobs.lanes import Lanes
 from billing_shards.jobs.model import job_key
+from tests.mysql.faults import KilledError, killed_after
 from tests.mysql.shard_set import ShardSet, pretty
 
 FAR_FUTURE = datetime(2999, 1, 1)
@@ -261,30 +261,6 @@ def test_six_schedulers_at_once_write_one_invoice_a_period(shard_set: ShardSet) 
         assert sum(threads.map(work, range(6))) == 60 * 3
     assert all(periods(shard_set, f"sub-{number}") == periods(shard_set, "sub-0") for number in range(60))
     assert_whole(shard_set, 60 * 3)
-
-
-class KilledError(Exception):
-    """Stands for the end of the process: nothing of the transaction is done after it."""
-
-
-@contextmanager
-def killed_after(shard_set: ShardSet, statements: int) -> Iterator[None]:
-    """End the transaction after so many of its statements."""
-    seen = [0]
-
-    def after(*_: Any) -> None:
-        seen[0] += 1
-        if seen[0] == statements:
-            raise KilledError
-
-    engines = [database.engine for database in shard_set.router.databases.values()]
-    for engine in engines:
-        event.listen(engine, "after_cursor_execute", after)
-    try:
-        yield
-    finally:
-        for engine in engines:
-            event.remove(engine, "after_cursor_execute", after)
 
 
 def test_killed_between_any_two_steps_it_leaves_nothing_half_done(shard_set: ShardSet) -> None:
