@@ -55,6 +55,11 @@ def test_each_percent_sign_of_a_query_is_a_placeholder_or_doubled(path: Path) ->
         assert "%" not in rest, name
 
 
+def test_a_query_may_stand_in_others_and_other_braces_stay() -> None:
+    found = Queries("-- name: jobs\nWITH job AS (SELECT 1)\n-- name: all\n{jobs}\nSELECT * FROM {table}\n")
+    assert found.all == "WITH job AS (SELECT 1)\nSELECT * FROM {table}"
+
+
 # MySQL's errors
 
 
