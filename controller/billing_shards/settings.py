@@ -90,7 +90,8 @@ class ClaimerSpec(_Model):
     workers: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Charges under way at once in one process."""
     in_flight_max: Annotated[int, Field(ge=1, le=20_000)] | None = None
-    """Jobs held claimed at once in one process: charging, or waiting for a worker or a settlement. Left out: as `workers`."""
+    """Jobs held claimed at once in one process: charging, or waiting for a worker or a settlement. Left out: three times
+    `workers`, so that while they charge, the next jobs are claimed and the last ones settled."""
     renewal_weight: Weight = 3
     retry_weight: Weight = 1
     """The shares of the in-flight jobs that the common lanes are sure of, against each other and against the services' lanes."""
@@ -111,7 +112,7 @@ class ClaimerSpec(_Model):
     @property
     def in_flight(self) -> int:
         """`in_flight_max`, or what it is where it was left out."""
-        return self.workers if self.in_flight_max is None else self.in_flight_max
+        return 3 * self.workers if self.in_flight_max is None else self.in_flight_max
 
 
 class RetrySpec(_Model):
