@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import kubernetes
 
@@ -20,6 +20,8 @@ from hack.errors import ToolError
 from hack.mysql import MySQLServer
 from hack.processes import ProcessIdentity, spawn
 from tests.mysql.shard_set import APPLICATION, OWNER, Site
+
+T = TypeVar("T")
 
 NO_IMAGE = "localhost/billing-shards-none:none"
 """Pods of it never start: tests of what the operator decides need none, and two processors are soon busy."""
@@ -162,13 +164,14 @@ class Namespace:
         return [(event["reason"], event.get("message", "")) for event in about]
 
 
-def until(true: Callable[[], Any], what: str, within: float = 45) -> None:
-    """Wait for something to become true. The time is a limit for a broken program, not an expectation."""
+def until(true: Callable[[], T], what: str, within: float = 45) -> T:
+    """Wait for something to become true, and return it. The time is a limit for a broken program, not an expectation."""
     deadline = time.monotonic() + within
-    while not true():
+    while not (found := true()):
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {within:.0f} s for {what}")
         time.sleep(0.2)
+    return found
 
 
 def refusal(run: Callable[[], Any]) -> str:

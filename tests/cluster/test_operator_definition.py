@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 
 from hack.cluster import Cluster
-from tests.cluster.operator_site import refusal
+from hack.errors import ToolError
+from tests.cluster.operator_site import refusal, until
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -140,6 +141,16 @@ def test_columns_and_categories(cluster: Cluster, existing: str) -> None:
 
 @pytest.mark.parametrize("path", ["spec.shardMap", "spec.databases.tls.mode", "status.pendingPlan", "status.conditions"])
 def test_explained(cluster: Cluster, path: str) -> None:
-    text = cluster.kubectl("explain", f"billingshardsets.{path}")
+    """The API server writes its documents some time after a definition is established: until then nobody can be told."""
+
+    def explanation() -> str:
+        try:
+            return cluster.kubectl("explain", f"billingshardsets.{path}")
+        except ToolError as error:
+            if "couldn't find resource" not in str(error):
+                raise
+            return ""
+
+    text = until(explanation, f"the API server to explain {path}")
     assert "DESCRIPTION" in text
     assert "<empty>" not in text
