@@ -6,6 +6,7 @@ What may have reached the provider is `Unknown`; only what surely did not is `No
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 
 import aiohttp
@@ -85,10 +86,21 @@ def failed(what: str, headers: Mapping[str, str]) -> Unknown:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a Retry-After header; its form as a date is not used by payment providers."""
+    """Seconds of a Retry-After header, at most `RETRY_AFTER_SECONDS_MAX`; None where there is none that can be read."""
+    text = headers.get("Retry-After", "")
+    wait: float | None
     try:
-        return min(RETRY_AFTER_SECONDS_MAX, max(0.0, float(headers["Retry-After"])))
-    except (KeyError, ValueError):
+        wait = float(text)
+    except ValueError:
+        wait = _until(text, headers.get("Date", ""))
+    return None if wait is None else min(RETRY_AFTER_SECONDS_MAX, max(0.0, wait))  # NaN counts as 0
+
+
+def _until(date: str, sent: str) -> float | None:
+    """Seconds to a date, from the one at which the answer was sent: a provider's clock need not be ours."""
+    try:
+        return (parsedate_to_datetime(date) - parsedate_to_datetime(sent)).total_seconds()
+    except (TypeError, ValueError, OverflowError):  # TypeError: one of them names no time zone
         return None
 
 
