@@ -102,34 +102,39 @@ class Claims:
             soonest = min((entry.in_seconds for entry in due), default=None)
             return decide.rest(soonest, longest, random.random())  # noqa: S311
         random.shuffle(ready)  # claimers of the same shards should not meet at the same one
-        await self._claim_all(database, Agenda(ready), until=now + longest)
-        return 0.0
+        if await self._claim_all(database, Agenda(ready), until=now + longest):
+            return 0.0
+        # Others are claiming it, and have not committed yet: to look again at once would take the database's time from them.
+        return decide.rest(0.0, longest, random.random())  # noqa: S311
 
     def _look(self, database: str, shards: Collection[int]) -> list[store.Due]:
         with self._router.connect(database) as connection:
             return store.next_due(connection, shards)
 
-    async def _claim_all(self, database: str, agenda: Agenda, *, until: float) -> None:
-        """Claim what the agenda lists, always of a lane that has room: one that has none waits, and no other behind it.
+    async def _claim_all(self, database: str, agenda: Agenda, *, until: float) -> bool:
+        """Claim what the agenda lists, always of a lane that has room: one that has none waits, and no other behind it. Whether
+        any job came of it.
 
         Not for long: meanwhile jobs of other lanes may have fallen due. Lanes whose provider would be sent nothing are left out:
         their jobs would only be claimed and given back, again and again.
         """
         clock = asyncio.get_running_loop().time
+        claimed = False
         while agenda and not self._stop.is_set() and not self._paused:
             lanes = [lane for lane in agenda.lanes if not self._held_back(self._lanes.provider(lane))]
             self._held.note_due(database, lanes)
             chosen = self._held.choose(lanes)
             if chosen is not None:
                 lane, room = chosen
-                await self._claim(database, agenda, agenda.take(lane), min(room, self._spec.claimer.batch))
+                claimed |= await self._claim(database, agenda, agenda.take(lane), min(room, self._spec.claimer.batch))
             elif clock() < until:
                 await self._held.change(until - clock())
             if clock() >= until:
-                return
+                break
+        return claimed
 
-    async def _claim(self, database: str, agenda: Agenda, entry: store.Due, limit: int) -> None:
-        """Claim from a lane of a shard. A shard that refuses is left alone for a while; a database that does, raises."""
+    async def _claim(self, database: str, agenda: Agenda, entry: store.Due, limit: int) -> bool:
+        """Claim from a lane of a shard; whether it gave any. A shard that refuses is left alone; a database that does, raises."""
         claim = partial(
             store.claim,
             self._router,
@@ -148,7 +153,7 @@ class Claims:
             raise
         except BillingShardsError as error:
             self._leave_alone(entry.shard, error)
-            return
+            return False
         finally:
             self._held.claimed(entry.lane, limit, jobs)
         self._refusals.pop(entry.shard, None)
@@ -156,6 +161,7 @@ class Claims:
         if len(jobs) == limit:
             agenda.again(entry)
         self._waiting.put(jobs)
+        return bool(jobs)
 
     def _leave_alone(self, shard: int, error: BillingShardsError) -> None:
         self._refusals[shard] += 1
