@@ -7,6 +7,7 @@ from datetime import datetime
 import pytest
 
 from billing_shards.jobs import decide as claimer
+from billing_shards.jobs.model import Lane
 from billing_shards.outbox import decide as outbox
 from billing_shards.outbox.model import Batch, Blockage, Sent, StoredEvent
 from billing_shards.payments import breaker
@@ -25,6 +26,7 @@ def event(number: int, subscription: str) -> StoredEvent:
 def test_waits_of_the_publisher() -> None:
     assert [outbox.retry_seconds(n, 0.0) for n in (1, 2, 6, 99)] == [10, 20, 300, 300]
     assert [outbox.rest_seconds(n, 0.0) for n in (1, 2, 99)] == [0.25, 0.5, 15]
+    assert (outbox.retry_seconds(1, 0.5), outbox.rest_seconds(1, 0.5)) == (10.5, 0.375)
 
 
 def test_the_pace_of_the_publisher_halves_and_doubles() -> None:
@@ -89,3 +91,13 @@ def test_what_room_is_worth_a_claim() -> None:
     assert claimer.worthwhile(20, 200, 300) == 20
     assert claimer.worthwhile(500, 2, 2) == 1
     assert claimer.worthwhile(500, 8, 99) == 2
+    assert claimer.worthwhile(500, 200, 1) == 1
+
+
+def test_the_room_of_a_lane_that_uses_nothing() -> None:
+    one, other = Lane(0), Lane(1)
+    sure = {one: 2, other: 2}
+    assert claimer.room(one, {one: 2, other: 2}, (), 4, sure) == 0
+    assert claimer.room(one, {other: 4}, (), 4, sure) == 1  # the half that is never lent, though the other has taken all
+    assert claimer.room(one, {}, (), 4, sure) == 3  # all but that half of the other's
+    assert claimer.room(one, {}, (other,), 4, sure) == 2
