@@ -15,6 +15,6 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "billing.state": ("test_terms",),
     "billing.terms": ("test_terms",),
     "outbox.decide": ("test_outbox_decide", "test_rule_mutants"),
-    "kube.decide": ("test_kube_decide",),
+    "kube.decide": ("test_kube_decide", "test_kube_findings"),
 }
 """Modules of billing_shards, and files of tests/unit."""
