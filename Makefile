@@ -33,7 +33,7 @@ format: venv  ## apply the formatting
 	$(BIN)/ruff format --quiet
 
 test: check  ## every test: pure, on real MySQL servers, on a real Kubernetes
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup tests/unit tests/mysql tests/simulation tests/cluster
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder tests/unit tests/mysql tests/simulation tests/cluster
 
 simulate: venv  ## seeded runs with every fault, in virtual time: SEEDS=10000 FIRST_SEED=1
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --first-seed $(or $(FIRST_SEED),1)

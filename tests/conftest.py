@@ -11,7 +11,7 @@ settings.load_profile("billing-shards")
 _LONGEST_FIRST = ("cluster", "simulation")
 
 
-@pytest.hookimpl(trylast=True)  # after the shuffle
+@pytest.hookimpl(tryfirst=True)  # after the shuffle, which wraps all hooks, and before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two processes share the tests, a file at a time, so that its servers are started once. The cluster is one for all of them;
     what takes longest begins first.
