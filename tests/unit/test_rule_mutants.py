@@ -91,6 +91,7 @@ def test_what_room_is_worth_a_claim() -> None:
     assert claimer.worthwhile(20, 200, 300) == 20
     assert claimer.worthwhile(500, 2, 2) == 1
     assert claimer.worthwhile(500, 8, 99) == 2
+    assert claimer.worthwhile(500, 4, 99) == 1
     assert claimer.worthwhile(500, 200, 1) == 1
 
 
