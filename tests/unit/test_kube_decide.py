@@ -150,7 +150,9 @@ def test_an_upgrade_that_cannot_start_is_told() -> None:
     world = World(desired(), (Refused(name="a", message="denied"), owning("b")))
     world.step()
     world.see(jobs=tuple(replace(job, message="pod x: ErrImagePull") for job in world.observed.jobs))
-    assert "ErrImagePull" in condition(world.step(), "Degraded")["message"]
+    degraded = condition(world.step(), "Degraded")
+    assert degraded["reason"] == "SchemaUpgradeStuck"
+    assert "ErrImagePull" in degraded["message"]
 
 
 def test_a_newer_schema_or_another_sets_database_stops_everything_for_this_set() -> None:

@@ -79,13 +79,6 @@ def test_an_upgrade_that_changed_nothing_is_told_once_the_database_was_looked_at
     assert found in condition(late, "Degraded")["message"]
 
 
-def test_an_upgrade_whose_pod_does_not_start_is_stuck() -> None:
-    world = World(desired(), (Refused(name="a", message="denied"), owning("b")))
-    world.step()
-    world.see(jobs=tuple(replace(job, message="pod x: ErrImagePull") for job in world.observed.jobs))
-    assert condition(world.step(), "Degraded")["reason"] == "SchemaUpgradeStuck"
-
-
 @pytest.mark.parametrize(
     "owner", [None, SecretState(version="2", keys=frozenset({"username"}))], ids=["missing", "without a key"]
 )
