@@ -401,12 +401,13 @@ GROUP BY t.job_id
 HAVING MAX(t.attempt_no) <> COUNT(*)
 
 -- name: open_attempts
--- Unknown (0) and pending (5) outcomes belong to the one open attempt of an unfinished job; and an open attempt has no other outcome.
+-- Outcomes that are unknown (0), pending (5), or to be canceled (7) belong to the one open attempt of an unfinished job; and an open
+-- attempt has no other.
 SELECT j.id AS job, j.invoice_id AS invoice, j.status AS job_status, t.attempt_no AS attempt, t.outcome, j.attempt_open
 FROM payment_attempt AS t
 LEFT JOIN billing_job AS j ON j.shard_id = t.shard_id AND j.id = t.job_id
 WHERE t.shard_id = %(shard)s
-  AND (t.outcome IN (0, 5)) <> COALESCE(j.attempt_open = 1 AND t.attempt_no = j.attempt_no AND j.status NOT IN (2, 3), FALSE)
+  AND (t.outcome IN (0, 5, 7)) <> COALESCE(j.attempt_open = 1 AND t.attempt_no = j.attempt_no AND j.status NOT IN (2, 3), FALSE)
 
 -- name: job_keys
 SELECT j.id AS job, i.id AS invoice
@@ -432,7 +433,7 @@ LEFT JOIN (
   SELECT f.kind, UNHEX(SHA2(CONCAT(t.idempotency_key, f.fact), 256)) AS idempotency_key
   FROM payment_attempt AS t
   JOIN (SELECT 2 AS kind, 'paid' AS fact UNION ALL SELECT 4, 'reversed') AS f
-  WHERE t.shard_id = %(shard)s AND IF(f.kind = 4, t.outcome = 6, t.outcome NOT IN (0, 5))
+  WHERE t.shard_id = %(shard)s AND IF(f.kind = 4, t.outcome = 6, t.outcome NOT IN (0, 5, 7))
   UNION ALL
   SELECT f.kind, UNHEX(SHA2(CONCAT(r.idempotency_key, f.fact), 256))
   FROM refund AS r

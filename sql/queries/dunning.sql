@@ -26,7 +26,11 @@ ORDER BY subscription_id, period_start
 
 -- name: jobs
 -- Read, not locked: settlement locks a job before its subscription, and we the other way round.
-SELECT j.id, j.invoice_id, j.status, j.attempt_no, j.attempt_open, j.payment_method, j.due_at
+-- An attempt that is to be canceled counts as one that failed: the customer did not complete it in time.
+SELECT j.id, j.invoice_id, j.status, j.payment_method, j.due_at, j.attempt_open,
+       j.attempt_no > j.attempt_open OR EXISTS (
+         SELECT 1 FROM payment_attempt
+         WHERE shard_id = j.shard_id AND job_id = j.id AND attempt_no = j.attempt_no AND outcome = 7)
 FROM JSON_TABLE(%(keys)s, '$[*]' COLUMNS (idempotency_key CHAR(64) PATH '$[0]')) AS r
 STRAIGHT_JOIN billing_job AS j FORCE INDEX (idempotency) ON j.shard_id = %(shard)s AND j.idempotency_key = UNHEX(r.idempotency_key)
 

@@ -33,7 +33,7 @@ FROM billing_job FORCE INDEX (PRIMARY)
 WHERE shard_id = %(shard)s AND id IN %(ids)s
 
 -- name: open_already
-SELECT job_id, TIMESTAMPDIFF(MICROSECOND, created_at, NOW(6)) / 1e6, provider
+SELECT job_id, TIMESTAMPDIFF(MICROSECOND, created_at, NOW(6)) / 1e6, provider, outcome = 7
 FROM payment_attempt
 WHERE shard_id = %(shard)s AND (job_id, attempt_no) IN %(attempts)s
 
@@ -111,6 +111,23 @@ SET status = %(status)s, lease_token = 0, lost_leases = lost_leases + 1,
     due_at = NOW(6) + INTERVAL FLOOR(RAND() * %(jitter_seconds)s * 1000000) MICROSECOND, updated_at = NOW(6)
 WHERE shard_id = %(shard)s AND id IN %(ids)s AND status = 1 AND due_at < NOW(6)
 
+-- name: waiting_charges
+-- Of jobs that are to be tried anew, those whose last attempt waited for the customer: its charge can still be completed.
+SELECT j.id, t.attempt_no
+FROM billing_job AS j FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN payment_attempt AS t FORCE INDEX (PRIMARY)
+  ON t.shard_id = j.shard_id AND t.job_id = j.id AND t.attempt_no = j.attempt_no
+WHERE j.shard_id = %(shard)s AND j.id IN %(ids)s AND j.status = 0 AND j.attempt_open = 0 AND t.outcome = 3
+FOR UPDATE
+
+-- name: open_again
+UPDATE billing_job FORCE INDEX (PRIMARY) SET attempt_open = 1, checks = 0
+WHERE shard_id = %(shard)s AND id IN %(ids)s AND status = 0
+
+-- name: to_cancel
+UPDATE payment_attempt FORCE INDEX (PRIMARY) SET outcome = 7, finished_at = NULL
+WHERE shard_id = %(shard)s AND (job_id, attempt_no) IN %(attempts)s
+
 -- name: lanes_in_use
 -- A loose scan: as many looks as there are lanes, however many jobs.
 SELECT DISTINCT lane FROM (SELECT shard_id, lane FROM billing_job WHERE shard_id IN %(shards)s GROUP BY shard_id, lane) AS used
@@ -170,7 +187,7 @@ WHERE shard_id = %(shard)s AND id = %(job)s
 
 -- name: close_attempt
 UPDATE payment_attempt SET outcome = 4, code = 'closed_by_hand', finished_at = NOW(6)
-WHERE shard_id = %(shard)s AND job_id = %(job)s AND attempt_no = %(attempt_no)s AND outcome IN (0, 5)
+WHERE shard_id = %(shard)s AND job_id = %(job)s AND attempt_no = %(attempt_no)s AND outcome IN (0, 5, 7)
 
 -- name: reopen_uncollectible
 UPDATE invoice FORCE INDEX (PRIMARY) SET status = 1 WHERE shard_id = %(shard)s AND id = %(invoice)s AND status = 3

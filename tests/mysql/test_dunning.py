@@ -271,7 +271,8 @@ def test_the_looks_read_their_indexes(life: Life) -> None:
     plan = life.shard_set.explain(life.shard, _d.unpaid_invoices, subscriptions=("sub-1",))
     assert [row["key"] for row in plan] == ["period"], pretty(plan)
     plan = life.shard_set.explain(life.shard, _d.jobs, keys='[["00"]]')
-    assert [row["key"] for row in plan] == [None, "idempotency"], pretty(plan)
+    assert [row["key"] for row in plan] == [None, "idempotency", "PRIMARY"], pretty(plan)
+    assert plan[2]["type"] == "eq_ref"
     plan = life.shard_set.explain(life.shard, _d.issued_for, keys='[["00"]]')
     assert [row["key"] for row in plan] == [None, "idempotency"], pretty(plan)
     plan = life.shard_set.explain(life.shard, queries("subscriptions").lock, ids=("sub-1",))

@@ -224,12 +224,14 @@ def test_a_failed_job_is_tried_again_and_its_invoice_is_owed_again(shard_set: Sh
     assert acts(shard_set, due)[0]["after_act"]["invoice_status"] == 1
 
 
-def test_one_that_waits_for_the_customer_is_tried_again(shard_set: ShardSet, jobs: Callable[..., Ended]) -> None:
+def test_one_that_waits_for_the_customer_is_canceled_to_be_tried_again(shard_set: ShardSet, jobs: Callable[..., Ended]) -> None:
     due = add(shard_set)
     end(shard_set, due, ActionRequired())
     assert status(shard_set, due).status == Status.AWAITING_CUSTOMER
     assert jobs("retry", name(due), *WHY).code == ExitCode.OK
-    assert [(job.id, job.attempt_no) for job in claim(shard_set, lane=RETRY)] == [(due.job, 2)]
+    assert [(job.id, job.attempt_no, job.canceling) for job in claim(shard_set, lane=RETRY)] == [(due.job, 1, True)]
+    assert "attempt 1 canceling" in jobs("show", name(due)).out
+    assert acts(shard_set, due)[0]["after_act"]["attempt_open"] is True
 
 
 def test_a_job_is_taken_back_from_a_worker_whose_outcome_then_changes_nothing(

@@ -9,7 +9,7 @@ import pytest
 
 from billing_shards.jobs.model import RENEWAL, RETRY, Job, clock
 from billing_shards.payments.charge import charge
-from billing_shards.payments.decide import AskCustomer, CheckAfter, GiveUp, Paid, RetryAfter, Review, decide
+from billing_shards.payments.decide import AskCustomer, BeginAnew, CheckAfter, GiveUp, Paid, RetryAfter, Review, decide
 from billing_shards.payments.declines import classify
 from billing_shards.payments.gateway import ChargesOnly
 from billing_shards.payments.model import (
@@ -48,6 +48,7 @@ class Provider(ChargesOnly):
     """Answers as it is told and notes what it is asked."""
 
     found: Found = NOT_FOUND
+    canceled: Found = NOT_FOUND
     answer: Outcome = OUTCOMES[0]
     key_ttl_seconds: float = DAY
     name: str = "scripted"
@@ -61,11 +62,15 @@ class Provider(ChargesOnly):
         self.asked.append(reference)
         return self.found
 
+    async def cancel(self, reference: str, provider_ref: str) -> Found:
+        self.asked.append(f"cancel {provider_ref} of {reference}")
+        return self.canceled
+
     async def close(self) -> None:
         pass
 
 
-def job(*, resumed: bool, age: float = 0, attempt_no: int = 2, checks: int = 0) -> Job:
+def job(*, resumed: bool, age: float = 0, attempt_no: int = 2, checks: int = 0, canceling: bool = False) -> Job:
     return Job(
         shard=7,
         id=40,
@@ -80,6 +85,7 @@ def job(*, resumed: bool, age: float = 0, attempt_no: int = 2, checks: int = 0) 
         attempt_no=attempt_no,
         checks=checks,
         resumed=resumed,
+        canceling=canceling,
         attempt_age=age,
         claimed_at=clock(),
         grace_seconds=86_400,
@@ -173,6 +179,45 @@ def test_the_service_is_told_to_the_provider() -> None:
     provider = Provider()
     asyncio.run(charge(provider, job(resumed=False), service="video"))
     assert [request.service for request in provider.asked if isinstance(request, ChargeRequest)] == ["video"]
+
+
+# An attempt that waited for the customer, where another one is wanted
+
+NOT_THERE = Unknown(reason="a charge that waited for the customer is not found", cause=Cause.FAILED)
+CANCELED = Declined(decline_class=DeclineClass.RETRYABLE, code="canceled", provider_ref="ch_1")
+
+
+@pytest.mark.parametrize("age", [0, 59, DAY, 30 * DAY])
+@pytest.mark.parametrize("canceled", [*FOUND, NOT_FOUND], ids=repr)
+def test_a_charge_that_still_waits_is_canceled_and_never_sent_again(canceled: Found, age: float) -> None:
+    provider = Provider(found=ActionRequired(provider_ref="ch_1"), canceled=canceled)
+    outcome = asyncio.run(charge(provider, job(resumed=True, canceling=True, age=age)))
+    assert outcome == (NOT_THERE if canceled == NOT_FOUND else canceled)
+    assert provider.asked == ["7/39/2", "cancel ch_1 of 7/39/2"]
+
+
+@pytest.mark.parametrize("found", [*(each for each in FOUND if not isinstance(each, ActionRequired)), NOT_FOUND], ids=repr)
+def test_a_charge_that_does_not_wait_any_more_is_taken_as_it_is(found: Found) -> None:
+    provider = Provider(found=found)
+    outcome = asyncio.run(charge(provider, job(resumed=True, canceling=True)))
+    assert outcome == (NOT_THERE if found == NOT_FOUND else found)
+    assert provider.asked == ["7/39/2"]
+
+
+def test_a_charge_whose_name_is_not_known_is_not_canceled_and_blocks_the_next() -> None:
+    provider = Provider(found=ActionRequired())
+    canceling = job(resumed=True, canceling=True)
+    assert isinstance(decide(canceling, asyncio.run(charge(provider, canceling)), RetrySpec(), 0.0), CheckAfter)
+    assert provider.asked == ["7/39/2"]
+
+
+def test_the_customer_gives_another_card_and_completes_the_first_charge_all_the_same() -> None:
+    """No second key until the provider says that the first charge will take nothing; where it took the money, that pays."""
+    provider, canceling = Provider(found=ActionRequired(provider_ref="ch_1")), job(resumed=True, canceling=True)
+    for answer, end in ((Succeeded(provider_ref="ch_1"), Paid(provider_ref="ch_1")), (CANCELED, BeginAnew())):
+        provider.canceled = answer
+        assert decide(canceling, asyncio.run(charge(provider, canceling)), RetrySpec(), 0.0) == end
+    assert not [asked for asked in provider.asked if isinstance(asked, ChargeRequest)]
 
 
 # What went wrong elsewhere

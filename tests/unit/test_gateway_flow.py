@@ -68,7 +68,7 @@ def new_job(number: int) -> Job:
     return Job(
         shard=number % 256, id=number, lane=RENEWAL, subscription=f"sub-{number}", invoice=number, amount=990, currency="USD",
         payment_method="cus_1/pm_card", provider="cards", key=number.to_bytes(32, "big"), attempt_no=1, checks=0, resumed=False,
-        attempt_age=0.0, claimed_at=clock(), grace_seconds=14 * 86_400, token=1,
+        canceling=False, attempt_age=0.0, claimed_at=clock(), grace_seconds=14 * 86_400, token=1,
     )  # fmt: skip
 
 

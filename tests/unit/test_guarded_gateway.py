@@ -197,7 +197,7 @@ def test_what_is_kept_back_is_given_back_cheaply_and_never_reviewed() -> None:
     for checks in range(20):
         job = Job(
             shard=1, id=1, lane=RENEWAL, subscription="s", invoice=1, amount=1, currency="USD", payment_method="pm",
-            provider="scripted", key=b"", attempt_no=1, checks=checks, resumed=True, attempt_age=0,
+            provider="scripted", key=b"", attempt_no=1, checks=checks, resumed=True, canceling=False, attempt_age=0,
             claimed_at=clock(), grace_seconds=0, token=1,
         )  # fmt: skip
         assert decide(job, kept, RetrySpec(), 0.0) == CheckAfter(seconds=25, checks=checks)

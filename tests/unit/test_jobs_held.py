@@ -36,7 +36,7 @@ def job(lane: Lane) -> Job:
     number = next(_numbers)
     return Job(
         shard=1, id=number, lane=lane, subscription="s", invoice=1, amount=1, currency="USD", payment_method="pm",
-        provider="http", key=b"", attempt_no=1, checks=0, resumed=False, attempt_age=0,
+        provider="http", key=b"", attempt_no=1, checks=0, resumed=False, canceling=False, attempt_age=0,
         claimed_at=clock(), grace_seconds=1, token=number,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing_shards.jobs.model import RENEWAL, RETRY, Job, Lane, attempt_key, clock, job_key
-from billing_shards.payments.decide import AskCustomer, CheckAfter, Decision, GiveUp, Paid, RetryAfter, Review, decide
+from billing_shards.payments.decide import AskCustomer, BeginAnew, CheckAfter, Decision, GiveUp, Paid, RetryAfter, Review, decide
 from billing_shards.payments.declines import classify
 from billing_shards.payments.model import (
     ActionRequired,
@@ -38,10 +38,17 @@ OUTCOMES: tuple[Outcome, ...] = (
     Unknown(reason="in flight", retry_after_seconds=1),
     Unresolvable(reason="forgotten"),
 )
-ENDS = (Paid, RetryAfter, AskCustomer, GiveUp)
+ENDS = (Paid, RetryAfter, BeginAnew, AskCustomer, GiveUp)
 
 
-def job(*, attempt_no: int = 1, checks: int = 0, grace: timedelta = timedelta(days=14), lane: Lane = RENEWAL) -> Job:
+def job(
+    *,
+    attempt_no: int = 1,
+    checks: int = 0,
+    grace: timedelta = timedelta(days=14),
+    lane: Lane = RENEWAL,
+    canceling: bool = False,
+) -> Job:
     return Job(
         shard=1,
         id=2,
@@ -55,7 +62,8 @@ def job(*, attempt_no: int = 1, checks: int = 0, grace: timedelta = timedelta(da
         key=bytes(32),
         attempt_no=attempt_no,
         checks=checks,
-        resumed=checks > 0,
+        resumed=canceling or checks > 0,
+        canceling=canceling,
         attempt_age=0,
         claimed_at=clock(),
         grace_seconds=int(grace.total_seconds()),
@@ -73,6 +81,28 @@ def test_every_state_and_outcome_has_one_decision_and_only_known_outcomes_close_
         if isinstance(decision, RetryAfter):
             assert attempt_no < POLICY.attempts_max
             assert timedelta(seconds=decision.seconds) <= grace
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
+def test_an_attempt_that_is_to_be_canceled_ends_by_money_or_by_the_word_that_there_will_be_none(
+    outcome: Outcome,
+) -> None:
+    product = itertools.product(range(1, 9), range(12), (timedelta(seconds=-1), timedelta(days=14)), (RENEWAL, RETRY))
+    for attempt_no, checks, grace, lane in product:
+        canceling = job(attempt_no=attempt_no, checks=checks, grace=grace, lane=lane, canceling=True)
+        decision = decide(canceling, outcome, POLICY, 0.5)
+        if isinstance(outcome, Succeeded):
+            assert decision == Paid(provider_ref="ch_1")
+        elif isinstance(outcome, Declined):  # whatever the class, and whatever is left of grace and attempts
+            assert decision == BeginAnew()
+        else:
+            assert isinstance(decision, CheckAfter | Review), (outcome, decision)
+
+
+def test_a_charge_that_cannot_be_canceled_is_for_a_person_in_the_end() -> None:
+    looks = [decide(job(checks=n, canceling=True), ActionRequired(), POLICY, 0.0) for n in range(11)]
+    assert [look.seconds for look in looks if isinstance(look, CheckAfter)] == list(POLICY.check_delays_seconds)
+    assert looks[-1] == Review(reason="outcome_unknown")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def job(*, grace_seconds: int) -> Job:
         attempt_no=1,
         checks=0,
         resumed=False,
+        canceling=False,
         attempt_age=0,
         claimed_at=0,
         grace_seconds=grace_seconds,

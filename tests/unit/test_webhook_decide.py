@@ -34,7 +34,7 @@ from billing_shards.settings import RetrySpec
 
 POLICY = RetrySpec(delays_seconds=(300, 1800), jitter=0.2, attempts_max=4)
 KINDS: tuple[WebhookKind, ...] = get_args(WebhookKind)
-OPEN = {AttemptOutcome.UNKNOWN, AttemptOutcome.PENDING}
+OPEN = {AttemptOutcome.UNKNOWN, AttemptOutcome.PENDING, AttemptOutcome.CANCELING}
 O, J = AttemptOutcome, Status  # noqa: E741 - short names for a table
 
 
@@ -78,6 +78,11 @@ TABLE: list[tuple[WebhookKind, AttemptState, Action]] = [
     ("charge.failed", at(O.PENDING, J.READY), DONE_ASKING),
     ("charge.failed", at(O.PENDING, J.PROCESSING), Wait()),
     ("charge.pending", at(O.UNKNOWN, J.READY), Done(result="ignored")),
+    # The customer completes an attempt that is to be canceled: whoever cancels it learns of it.
+    ("charge.succeeded", at(O.CANCELING, J.READY), ASK),
+    ("charge.succeeded", at(O.CANCELING, J.PROCESSING), Wait()),
+    ("charge.succeeded", at(O.CANCELING, J.REVIEW), ASK),
+    ("charge.failed", at(O.CANCELING, J.READY), DONE_ASKING),
     # A success that comes after the attempt was closed: the customer has authenticated.
     ("charge.succeeded", at(O.ACTION_REQUIRED, J.AWAITING_CUSTOMER), REOPEN),
     ("charge.succeeded", at(O.DECLINED, J.READY), REOPEN),

@@ -14,8 +14,8 @@ SUCCEEDED = 1
 """`payment_attempt.outcome` of a charge that was made."""
 REVERSED = 6
 """Of a charge that was made, and taken back by the bank."""
-UNDECIDED = frozenset({0, 5})
-"""Outcomes of an open attempt: unknown so far, pending."""
+UNDECIDED = frozenset({0, 5, 7})
+"""Outcomes of an open attempt: unknown so far, pending, to be canceled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from billing_shards.billing.terms import Span
 from billing_shards.db import Rows, queries
 from billing_shards.jobs.model import Status as JobStatus
 from billing_shards.jobs.model import job_key
+from billing_shards.jobs.store import cancel_waiting
 from billing_shards.shards.transactions import ShardTransaction
 
 _d = queries("dunning")
@@ -172,15 +173,13 @@ def _jobs(read: Read, keys: Sequence[bytes]) -> dict[int, Sequence[Any]]:
 
 def _owed(invoice: Sequence[Any], key: bytes, job: Sequence[Any] | None) -> Owed:
     given_up = invoice[6] == _GIVEN_UP
-    attempt_open = job is not None and bool(job[4])
-    failed = 0 if job is None else job[3] - job[4]
     unpaid = Unpaid(
         invoice=invoice[0],
         amount=invoice[4],
         currency=invoice[5],
-        late=given_up or failed > 0,
+        late=given_up or (job is not None and bool(job[6])),
         given_up=given_up,
-        attempt_open=attempt_open,
+        attempt_open=job is not None and bool(job[5]),
     )
     return Owed(
         unpaid=unpaid,
@@ -189,8 +188,8 @@ def _owed(invoice: Sequence[Any], key: bytes, job: Sequence[Any] | None) -> Owed
         key=key,
         job=None if job is None else job[0],
         job_status=None if job is None else JobStatus(job[2]),
-        payment_method=None if job is None else job[5],
-        due_at=None if job is None else job[6],
+        payment_method=None if job is None else job[3],
+        due_at=None if job is None else job[4],
     )
 
 
@@ -208,6 +207,7 @@ def take_method(transaction: ShardTransaction, methods: Mapping[int, str], *, gr
     """Give jobs that `free_jobs` locked other payment methods; those that wait for a retry or the customer are due now."""
     params = {"rows": Rows(list(methods.items())), "grace_seconds": grace_seconds}
     transaction.write(_d.take_method, params, table="billing_job", keys=[(job,) for job in methods])
+    cancel_waiting(transaction, methods)
 
 
 def reopen_invoices(transaction: ShardTransaction, invoices: Collection[int]) -> None:

@@ -75,6 +75,8 @@ class Job(NamedTuple):
     """How often an open attempt has been looked at before; 0 where the attempt is new."""
     resumed: bool
     """The attempt was opened by an earlier claim, and its outcome is unknown: it must be resolved, never begun anew."""
+    canceling: bool
+    """The charge of the open attempt waited for the customer: it is to be canceled, so that a new one may begin."""
     attempt_age: float
     """Seconds since the attempt was opened, by the server's clock, when the job was claimed; 0 where it is new."""
     claimed_at: float

@@ -102,8 +102,8 @@ def claim(
             ids = [int(row[0]) for row in rows]
             mark = {"ids": Ids(ids), "token": token, "lease_seconds": lease_seconds}
             transaction.write(_q.claim, mark, table="billing_job", keys=[(job,) for job in ids])
-            resumed = _open_already(transaction, rows)
-            taken[:] = [_job(shard, lane, token, claimed_at, row, resumed.get(row[0], (0.0, provider))) for row in rows]
+            resumed, new = _open_already(transaction, rows), (0.0, provider, False)
+            taken[:] = [_job(shard, lane, token, claimed_at, row, resumed.get(row[0], new)) for row in rows]
             _open_attempts(transaction, provider, [job for job in taken if not job.resumed])
         return taken
 
@@ -118,15 +118,18 @@ def claim(
         return router.run(shard, body, committed=committed)
 
 
-def _open_already(transaction: ShardTransaction, rows: Sequence[Sequence[str]]) -> dict[str, tuple[float, str]]:
-    """Age and provider of the attempts that earlier claims opened, by the job's id as `claim_candidates` has it."""
+def _open_already(transaction: ShardTransaction, rows: Sequence[Sequence[str]]) -> dict[str, tuple[float, str, bool]]:
+    """Age and provider of the attempts that earlier claims opened, and whether they are to be canceled, by the job's id as
+    `claim_candidates` has it.
+    """
     open_attempts = tuple((int(row[0]), int(row[7])) for row in rows if row[8] != "0")
     if not open_attempts:
         return {}
-    return {str(row[0]): (float(row[1]), row[2]) for row in transaction.read(_q.open_already, {"attempts": open_attempts})}
+    found = transaction.read(_q.open_already, {"attempts": open_attempts})
+    return {str(row[0]): (float(row[1]), row[2], bool(row[3])) for row in found}
 
 
-def _job(shard: int, lane: Lane, token: int, claimed_at: float, row: Sequence[str], attempt: tuple[float, str]) -> Job:
+def _job(shard: int, lane: Lane, token: int, claimed_at: float, row: Sequence[str], attempt: tuple[float, str, bool]) -> Job:
     id_, subscription, invoice, amount, currency, payment_method, key, attempt_no, attempt_open, checks, grace_seconds = row
     resumed = attempt_open != "0"
     return Job(
@@ -143,6 +146,7 @@ def _job(shard: int, lane: Lane, token: int, claimed_at: float, row: Sequence[st
         attempt_no=int(attempt_no) if resumed else int(attempt_no) + 1,
         checks=int(checks),
         resumed=resumed,
+        canceling=attempt[2],
         attempt_age=attempt[0],
         claimed_at=claimed_at,
         grace_seconds=int(grace_seconds),
@@ -184,6 +188,19 @@ def _for_held(router: ShardRouter, jobs: Iterable[Job], query: str, params: dict
 
 def _writer(query: str, values: dict[str, Any], keys: list[tuple[int]]) -> Callable[[ShardTransaction], int]:
     return lambda transaction: transaction.write(query, values, table="billing_job", keys=keys)
+
+
+def cancel_waiting(transaction: ShardTransaction, jobs: Collection[int]) -> frozenset[int]:
+    """Jobs that the transaction has made ready for a new attempt: those of them whose last one waited for the customer.
+
+    Their attempt is open again, for its charge could still be completed beside the new one: whoever claims them has it canceled.
+    """
+    attempts = [(row[0], row[1]) for row in transaction.read(_q.waiting_charges, {"ids": tuple(jobs)})] if jobs else []
+    waiting = frozenset(job for job, _ in attempts)
+    if attempts:
+        transaction.write(_q.open_again, {"ids": tuple(waiting)}, table="billing_job", keys=[(job,) for job in waiting])
+        transaction.write(_q.to_cancel, {"attempts": tuple(attempts)}, table="payment_attempt", keys=attempts)
+    return waiting
 
 
 def held_rows(jobs: Iterable[Job]) -> Rows:

@@ -6,6 +6,8 @@ as the schedule has it, and then a person must tell. (After Stripe's "Idempotent
 
 How old an attempt is counts when the request goes out, not when it was claimed: a process that stood still for longer than the
 key lives (a frozen node) sends nothing, for others may have resolved the attempt meanwhile.
+
+An attempt that waited for the customer, where another one is wanted, is canceled first: the customer could complete both.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import structlog
 
 from billing_shards.jobs.model import Job, clock
 from billing_shards.payments.gateway import PaymentGateway
-from billing_shards.payments.model import Cause, ChargeRequest, NotFound, NotSent, Outcome, Unknown, Unresolvable
+from billing_shards.payments.model import ActionRequired, Cause, ChargeRequest, NotFound, NotSent, Outcome, Unknown, Unresolvable
 
 _log = structlog.get_logger(__name__)
 
@@ -31,6 +33,8 @@ async def charge(gateway: PaymentGateway | None, job: Job, *, service: str | Non
     if gateway is None:
         _log.error("provider_not_configured", provider=job.provider, shard=job.shard, job=job.id)
         return NotSent(reason=f"spec lists no gateway {job.provider}", cause=Cause.CONFIG)
+    if job.canceling:
+        return await _cancel(gateway, job)
     request = _request(job, service)
     if job.resumed:
         return await _resolve(gateway, job, request)
@@ -38,6 +42,16 @@ async def charge(gateway: PaymentGateway | None, job: Job, *, service: str | Non
         _log.warning("attempt_held_too_long", shard=job.shard, job=job.id, attempt=job.attempt_no)
         return NotSent(reason="held too long to be sent", cause=Cause.HELD_BACK)
     return await gateway.charge(request)
+
+
+async def _cancel(gateway: PaymentGateway, job: Job) -> Outcome:
+    """Never sends the charge again: its key would only bring the stored answer, that it waits."""
+    found = await gateway.find(job.reference)
+    if isinstance(found, ActionRequired) and found.provider_ref is not None:
+        found = await gateway.cancel(job.reference, found.provider_ref)
+    if isinstance(found, NotFound):
+        return Unknown(reason="a charge that waited for the customer is not found", cause=Cause.FAILED)
+    return found
 
 
 def _key_lives(gateway: PaymentGateway, job: Job) -> bool:

@@ -38,6 +38,14 @@ class RetryAfter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BeginAnew:
+    """The attempt that waited for the customer will take no money: the one that was wanted in its place begins at once.
+
+    It was wanted by the customer, who gave another payment method, or by a person; so no limit of retries is asked.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckAfter:
     """The attempt stays open; it is looked at again after `seconds`, for the `checks`-th time since it was opened."""
 
@@ -66,7 +74,7 @@ class Review:
     reason: str
 
 
-Decision: TypeAlias = Paid | RetryAfter | CheckAfter | AskCustomer | GiveUp | Review
+Decision: TypeAlias = Paid | RetryAfter | BeginAnew | CheckAfter | AskCustomer | GiveUp | Review
 
 
 def decide(job: Job, outcome: Outcome, policy: RetrySpec, draw: float) -> Decision:
@@ -74,8 +82,12 @@ def decide(job: Job, outcome: Outcome, policy: RetrySpec, draw: float) -> Decisi
     match outcome:
         case Succeeded():
             return Paid(provider_ref=outcome.provider_ref)
+        case Declined() if job.canceling:
+            return BeginAnew()
         case Declined():
             return _after_decline(job, outcome, policy, draw)
+        case ActionRequired() if job.canceling:
+            return _check(job, policy, None)
         case ActionRequired():
             return AskCustomer(reason="action_required")
         case Pending():

@@ -36,6 +36,12 @@ class PaymentGateway(Protocol):
     async def find(self, reference: str) -> Found:
         """What became of the attempt of this reference. `NotFound` does not yet mean that it failed."""
 
+    async def cancel(self, reference: str, provider_ref: str) -> Found:
+        """See to it that a charge which waits for the customer is never completed; what it is after that, or was already.
+
+        `Declined` where no money was taken, and none will be. Asked again, it does nothing more.
+        """
+
     async def refund(self, request: RefundRequest) -> RefundOutcome:
         """Give money back. Keyed as a charge is; the provider keeps the sum of a charge's refunds within what it took."""
 
@@ -53,9 +59,13 @@ class PaymentGateway(Protocol):
 
 
 class ChargesOnly:
-    """A base for gateways that take charges, and neither refund nor send webhooks."""
+    """A base for gateways whose charges never wait for the customer, and that neither refund nor send webhooks."""
 
     capabilities = Capabilities(refunds=False, signature_header=None, find_lag_seconds=0.0)
+
+    async def cancel(self, reference: str, provider_ref: str) -> Found:  # noqa: ARG002
+        """See `PaymentGateway`."""
+        return NotFound()
 
     async def refund(self, request: RefundRequest) -> RefundOutcome:  # noqa: ARG002
         """See `PaymentGateway`."""

@@ -61,6 +61,10 @@ class GuardedGateway:
         """See `PaymentGateway`."""
         return await self._send("find", lambda: self._gateway.find(reference))
 
+    async def cancel(self, reference: str, provider_ref: str) -> Found:
+        """See `PaymentGateway`."""
+        return await self._send("cancel", lambda: self._gateway.cancel(reference, provider_ref))
+
     async def refund(self, request: RefundRequest) -> RefundOutcome:
         """See `PaymentGateway`."""
         return await self._send("refund", lambda: self._gateway.refund(request))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 
@@ -60,6 +61,11 @@ class HttpGateway:
     async def find(self, reference: str) -> Found:
         """See `PaymentGateway`."""
         return await self._ask("GET", "/v1/charges", partial(answers.found, reference), params={"reference": reference})
+
+    async def cancel(self, reference: str, provider_ref: str) -> Found:
+        """See `PaymentGateway`."""
+        path = f"/v1/charges/{quote(provider_ref, safe='')}/cancel"
+        return await self._ask("POST", path, partial(answers.canceled, reference))
 
     async def refund(self, request: RefundRequest) -> RefundOutcome:
         """See `PaymentGateway`."""

@@ -81,6 +81,19 @@ def found(reference: str, answer: Answer) -> Found:
     return NotFound()
 
 
+def canceled(reference: str, answer: Answer) -> Found:
+    """What the answer to a cancel says: the charge as it is now."""
+    match answer.status:
+        case 200:
+            return _charge(answer.document, reference) or _not_understood("answer 200")
+        case 404 if _error_code(answer) == "resource_missing":
+            return NotFound()
+        case 409:
+            return wire.in_flight(answer.headers)
+        case _:
+            return wire.failed(f"cancel answered {answer.status}", answer.headers)
+
+
 def refund_outcome(reference: str, answer: Answer) -> RefundOutcome:
     """What the answer to a refund says."""
     match answer.status:
@@ -158,6 +171,8 @@ def _charge(charge: object, reference: str, error: object = None) -> Known | Non
             return ActionRequired(provider_ref=ref)
         case "failed" | "reversed":  # what the bank took back before we knew of it was never ours
             return _declined(ref, error if isinstance(error, dict) else charge.get("failure"))
+        case "canceled":
+            return _declined(ref, {"code": "canceled"})
         case _:
             return None
 

@@ -14,6 +14,7 @@ from billing_shards.errors import NotFound, NotPossible
 from billing_shards.jobs import manual
 from billing_shards.jobs.manual import Change, Refused, Verb
 from billing_shards.jobs.model import Lane, Status
+from billing_shards.jobs.store import cancel_waiting
 from billing_shards.outbox import events
 from billing_shards.outbox.events import Event
 from billing_shards.shards.transactions import ShardRouter, ShardTransaction
@@ -45,7 +46,8 @@ def act(router: ShardRouter, shard: int, job: int, verb: Verb, *, actor: str, re
         change = manual.decide(verb, Status(row[1]), invoice_status=row[5], attempt_open=bool(row[2]))
         if isinstance(change, Refused):
             raise NotPossible(f"job {shard}/{job}: {change.reason}")
-        done = Done(before=_state(Status(row[1]), row[0], row[2], row[5]), after=_after(change, row))
+        waiting = _write(transaction, job, row, change, verb)
+        done = Done(before=_state(Status(row[1]), row[0], row[2], row[5]), after=_after(change, row, waiting=waiting))
         written = acts.Act(
             actor=actor,
             act=verb.value,
@@ -56,7 +58,6 @@ def act(router: ShardRouter, shard: int, job: int, verb: Verb, *, actor: str, re
             after=done.after,
         )
         tried.append((written, done))
-        _write(transaction, job, row, change, verb)
         acts.write(transaction, written)
         if change.status is Status.REVIEW:
             told = Event(type="payment.review", subscription=row[3], payload={"invoice": row[4], "reason": "set_aside"})
@@ -70,7 +71,8 @@ def act(router: ShardRouter, shard: int, job: int, verb: Verb, *, actor: str, re
     return router.run(shard, body, committed=committed)
 
 
-def _write(transaction: ShardTransaction, job: int, row: Sequence[Any], change: Change, verb: Verb) -> None:
+def _write(transaction: ShardTransaction, job: int, row: Sequence[Any], change: Change, verb: Verb) -> bool:
+    """Whether the job's last attempt, which waited for the customer, is to be canceled now."""
     params = {
         "job": job,
         "status": int(change.status),
@@ -85,9 +87,10 @@ def _write(transaction: ShardTransaction, job: int, row: Sequence[Any], change: 
         transaction.write(_q.close_attempt, attempt, table="payment_attempt", keys=[(job, row[6])])
     if change.reopens:
         transaction.write(_q.reopen_uncollectible, {"invoice": row[4]}, table="invoice", keys=[(row[4],)])
+    return bool(cancel_waiting(transaction, [job]))
 
 
-def _state(status: Status, lane: int, attempt_open: int, invoice_status: int) -> dict[str, Any]:
+def _state(status: Status, lane: int, attempt_open: object, invoice_status: int) -> dict[str, Any]:
     return {
         "status": status.name.lower(),
         "lane": int(lane),
@@ -96,6 +99,7 @@ def _state(status: Status, lane: int, attempt_open: int, invoice_status: int) ->
     }
 
 
-def _after(change: Change, row: Sequence[Any]) -> dict[str, Any]:
+def _after(change: Change, row: Sequence[Any], *, waiting: bool) -> dict[str, Any]:
     lane = Lane(row[0]).again if change.again else row[0]
-    return _state(change.status, lane, 0 if change.closes else row[2], 1 if change.reopens else row[5])
+    attempt_open = waiting or (bool(row[2]) and not change.closes)
+    return _state(change.status, lane, attempt_open, 1 if change.reopens else row[5])

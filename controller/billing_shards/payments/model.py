@@ -18,6 +18,8 @@ class AttemptOutcome(IntEnum):
     PENDING = 5
     REVERSED = 6
     """It had succeeded, and the bank took the money back."""
+    CANCELING = 7
+    """It waited for the customer, and another one is wanted: open until the provider says that it is canceled, or was paid."""
 
 
 class DeclineClass(Enum):
@@ -67,7 +69,7 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declined:
-    """The provider, or the issuer behind it, refused."""
+    """The provider, or the issuer behind it, refused; or the charge was canceled. It will take no money."""
 
     decline_class: DeclineClass
     code: str
@@ -76,7 +78,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRequired:
-    """The charge waits for the customer."""
+    """The charge waits for the customer, who may complete it at any time until it is canceled."""
 
     provider_ref: str | None = None
 

@@ -20,7 +20,7 @@ from billing_shards.jobs.model import Job, Status
 from billing_shards.jobs.store import held_rows
 from billing_shards.outbox import events
 from billing_shards.outbox.events import Event
-from billing_shards.payments.decide import AskCustomer, CheckAfter, Decision, GiveUp, Paid, RetryAfter, Review, decide
+from billing_shards.payments.decide import AskCustomer, BeginAnew, CheckAfter, Decision, GiveUp, Paid, RetryAfter, Review, decide
 from billing_shards.payments.model import (
     ActionRequired,
     AttemptOutcome,
@@ -139,7 +139,7 @@ def _finish_others(transaction: ShardTransaction, others: Sequence[Decided]) -> 
     if others:
         _finish_jobs(transaction, others)
         _finish_attempts(transaction, [result for result, _ in others])
-        _mark_unpaid(transaction, [(r, d) for r, d in others if isinstance(d, RetryAfter | AskCustomer | GiveUp)])
+        _mark_unpaid(transaction, [(r, d) for r, d in others if isinstance(d, RetryAfter | BeginAnew | AskCustomer | GiveUp)])
 
 
 def _finish_jobs(transaction: ShardTransaction, settled: Sequence[Decided]) -> None:
@@ -155,6 +155,8 @@ def _job_after(job: Job, decision: Decision) -> tuple[int, int, float, int, int]
     match decision:
         case RetryAfter():
             return Status.READY, job.lane.again, decision.seconds, 0, 0
+        case BeginAnew():
+            return Status.READY, job.lane.again, 0, 0, 0
         case CheckAfter():
             return Status.READY, job.lane.again, decision.seconds, 1, decision.checks
         case AskCustomer():
@@ -170,14 +172,16 @@ def _job_after(job: Job, decision: Decision) -> tuple[int, int, float, int, int]
 
 
 def _finish_attempts(transaction: ShardTransaction, results: Iterable[Result]) -> None:
-    rows = [(r.job.id, r.job.attempt_no, *told) for r in results if (told := _attempt_after(r.outcome)) is not None]
+    rows = [(r.job.id, r.job.attempt_no, *told) for r in results if (told := _attempt_after(r.job, r.outcome)) is not None]
     if rows:
         keys = [row[:2] for row in rows]
         transaction.write(_s.finish_attempts, {"rows": Rows(rows)}, table="payment_attempt", keys=keys)
 
 
-def _attempt_after(outcome: Outcome) -> tuple[int, str | None, str | None, int] | None:
+def _attempt_after(job: Job, outcome: Outcome) -> tuple[int, str | None, str | None, int] | None:
     """Outcome, provider's reference, code, finished or not; None where nothing was learnt."""
+    if job.canceling and not isinstance(outcome, Declined):
+        return None  # it is to be canceled still, whatever it has become on the way
     match outcome:
         case Declined():
             return AttemptOutcome.DECLINED, outcome.provider_ref, outcome.code, 1
@@ -198,7 +202,7 @@ def _mark_paid(transaction: ShardTransaction, paid: Sequence[Job]) -> None:
     found = transaction.write(_s.pay_invoices, {"ids": Ids(ids)}, table="invoice", keys=[(invoice,) for invoice in ids])
     if found != len(ids):
         raise AssertionError(f"shard {transaction.shard}: {len(ids) - found} of {len(ids)} paid invoices were not open")
-    _look_at(transaction, [job.subscription for job in paid if job.attempt_no > 1])
+    _look_at(transaction, [job.subscription for job in paid if job.attempt_no > 1 or job.resumed])
 
 
 def _mark_unpaid(transaction: ShardTransaction, unpaid: Sequence[Decided]) -> None:
@@ -236,7 +240,7 @@ def _event(result: Result, decision: Decision) -> Event | None:
         case Review():
             facts["reason"] = decision.reason
             kind = "payment.review"
-        case CheckAfter() | Paid():
+        case CheckAfter() | BeginAnew() | Paid():
             return None  # a payment's event is written with its ledger entry
         case _:
             assert_never(decision)

@@ -87,6 +87,10 @@ class StripeGateway:
         outcomes = [await self._now(intent, reference) for intent in ids]
         return answers.most_telling(outcomes)
 
+    async def cancel(self, reference: str, provider_ref: str) -> Found:
+        """See `PaymentGateway`."""
+        return await self._ask(partial(self._intents.cancel_async, provider_ref, None), partial(answers.canceled, reference))
+
     async def refund(self, request: RefundRequest) -> RefundOutcome:
         """See `PaymentGateway`."""
         try:

@@ -91,6 +91,22 @@ def found(reference: str, answer: Answer) -> Found:
     return _intent(answer.document, reference) or _not_understood("look-up")
 
 
+def canceled(reference: str, answer: Answer) -> Found:
+    """What the answer to a cancel says. Where the intent was beyond it, the refusal carries it as it is."""
+    error = answer.document.get("error")
+    match answer.status:
+        case 200:
+            return _intent(answer.document, reference) or _not_understood("answer 200")
+        case 400 if isinstance(intent := _of(error, "payment_intent"), dict):
+            return _intent(intent, reference) or _not_understood("answer 400")
+        case 404 if isinstance(error, dict):
+            return NotFound()
+        case 409:
+            return wire.in_flight(answer.headers)
+        case _:
+            return wire.failed(f"cancel answered {answer.status}", answer.headers)
+
+
 def most_telling(outcomes: Sequence[Found]) -> Found:
     """Of several intents of one reference, the one that took the money counts; then any doubt."""
     for wanted in (Succeeded, NotSent, Unknown, Pending, ActionRequired, Declined):

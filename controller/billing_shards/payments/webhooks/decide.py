@@ -34,7 +34,7 @@ TRIES_MAX = 14
 """Looks at a webhook that tells of a success which the provider does not confirm."""
 _WAIT_SECONDS = 2.0
 _WAIT_SECONDS_MAX = 3600.0
-_OPEN = frozenset({AttemptOutcome.UNKNOWN, AttemptOutcome.PENDING})
+_OPEN = frozenset({AttemptOutcome.UNKNOWN, AttemptOutcome.PENDING, AttemptOutcome.CANCELING})
 _RESUMABLE = frozenset({Status.READY, Status.AWAITING_CUSTOMER, Status.REVIEW})
 # Reversals of these reasons say that there was no money this time. Of all others, a person decides: a customer who disputes a
 # charge must not be charged again by a machine.
