@@ -1,4 +1,4 @@
-"""Simulated housekeepers, and the people around them: schedule, dunning, webhooks, events; a customer who changes a card."""
+"""Simulated housekeepers, and the people around them: schedule, dunning, webhooks, events; cards that change, acts by hand."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 
 from billing_shards.billing import dunner, scheduler, subscriptions
 from billing_shards.errors import BrokerUnavailable, EventRefused
+from billing_shards.jobs.manual import Verb
+from billing_shards.jobs.model import Status as JobStatus
 from billing_shards.outbox import envelope, rounds, store
 from billing_shards.outbox.decide import chains
 from billing_shards.outbox.model import Answer, Batch, Leased, Problem, Refused, Sent, StoredEvent
+from billing_shards.payments import manual
 from billing_shards.payments.model import WebhookEvent
 from billing_shards.payments.webhooks import receive
 from billing_shards.payments.webhooks.apply import Applier
 from tests.mysql.shard_set import NAME
 from tests.simulation.hosts import Host, Option
-from tests.simulation.provider import METHODS, Provider
+from tests.simulation.provider import Provider
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -190,19 +193,28 @@ class Housekeeper(Host):
             sending.answers.append(Sent(event=event))
 
 
-class Customers(Host):
-    """People: they give another payment method now and then."""
+_ACTS = {
+    Verb.RETRY: (JobStatus.READY, JobStatus.FAILED, JobStatus.AWAITING_CUSTOMER, JobStatus.REVIEW),
+    Verb.RELEASE: (JobStatus.PROCESSING,),
+    Verb.SET_ASIDE: (JobStatus.READY, JobStatus.AWAITING_CUSTOMER),
+}
+"""What a person may do to jobs of which status. Not to close an attempt: that is a word which only the provider can give."""
+
+
+class People(Host):
+    """Customers, who give another payment method now and then, and staff, who do things to jobs by hand."""
 
     def options(self) -> Iterator[Option]:
         return iter(())
 
     def disasters(self) -> Iterator[Option]:
-        yield self.world.plan.customers, self._change_method
+        yield self.world.plan.people, self._change_method
+        yield self.world.plan.people / 2, self._act
 
     def _change_method(self) -> None:
         world = self.world
         subject = subscriptions.Subject(id=world.rng.choice(world.subscribed), shard_count=self.spec.shard_count)
-        method = world.rng.choice(METHODS)
+        method = world.rng.choice(world.plan.methods)
         change = partial(
             subscriptions.change_payment_method,
             world.router,
@@ -212,3 +224,15 @@ class Customers(Host):
             by=BY,
         )
         world.act(self, f"pays {subject.id} by {method}", change)
+
+    def _act(self) -> None:
+        world = self.world
+        verb = world.rng.choice(tuple(_ACTS))
+        jobs = world.jobs(_ACTS[verb])
+        if not jobs:
+            return
+        shard, job, invoice = world.rng.choice(jobs)
+        if verb is Verb.SET_ASIDE:
+            world.set_aside.add(f"{shard}/{invoice}")
+        act = partial(manual.act, world.router, shard, job, verb, actor="anna", reason="to see what happens")
+        world.act(self, f"{verb.value} {shard}/{invoice}", act)

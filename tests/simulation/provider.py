@@ -40,7 +40,8 @@ DELAY_SECONDS_MAX = 120.0
 
 METHODS = (
     *("pm_ok",) * 6,
-    *("pm_soft_1", "pm_soft_2", "pm_soft", "pm_hard", "pm_expired", "pm_customer", "pm_advice"),
+    *("pm_soft_1", "pm_soft_2", "pm_soft", "pm_hard", "pm_expired", "pm_advice"),
+    *("pm_customer",) * 3,
     *("pm_pending_good", "pm_pending_good", "pm_pending_bad", "pm_pending_long"),
     *("pm_reversed", "pm_reversed"),
     *("pm_500_before", "pm_500_after", "pm_500_after", "pm_slow", "pm_slow", "pm_very_slow"),
@@ -53,6 +54,8 @@ class State(Enum):
     PENDING = "pending"
     FAILED = "failed"
     REQUIRES_ACTION = "requires_action"
+    CANCELED = "canceled"
+    """It waited for the customer, who cannot complete it any more."""
     REVERSED = "reversed"
     """Taken, and taken back by the customer's bank."""
 
@@ -109,6 +112,13 @@ class Answer:
     retry_after: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A request that a charge which waits for the customer is not to be completed."""
+
+    charge: str
+
+
 @dataclass(slots=True, kw_only=True)
 class _Key:
     request: ChargeRequest
@@ -141,12 +151,12 @@ class Provider:
         self.network = Network()
         self.charges: list[Charge] = []
         self._keys: dict[str, _Key] = {}
-        self._on_their_way: list[tuple[float, ChargeRequest]] = []
+        self._on_their_way: list[tuple[float, ChargeRequest | Cancel]] = []
         self._tries: Counter[str] = Counter()
         self.webhooks: list[tuple[float, WebhookEvent]] | None = None
         """To be delivered, each from a time on; None where this provider sends none."""
 
-    def later(self, request: ChargeRequest, seconds: float) -> None:
+    def later(self, request: ChargeRequest | Cancel, seconds: float) -> None:
         """A request that arrives after `seconds`, whose answer nobody waits for."""
         self._on_their_way.append((self.clock() + seconds, request))
 
@@ -163,7 +173,10 @@ class Provider:
         due = [entry for entry in self._on_their_way if entry[0] <= now]
         self._on_their_way = [entry for entry in self._on_their_way if entry[0] > now]
         for at, request in sorted(due, key=lambda entry: entry[0]):
-            self.charge(request, at)
+            if isinstance(request, Cancel):
+                self.cancel(request)
+            else:
+                self.charge(request, at)
         for charge in self.charges:
             if charge.turns_at is not None and charge.turns_at <= now and charge.turns_to is not None:
                 charge.state, charge.code = charge.turns_to
@@ -191,6 +204,14 @@ class Provider:
         now = self.clock()
         found = [c for c in self.charges if c.reference == reference and c.visible_at <= now]
         return found[-1] if found else None
+
+    def cancel(self, request: Cancel) -> Charge:
+        """A charge that waits for the customer never takes money after this; any other is left as it is."""
+        charge = next(charge for charge in self.charges if charge.id == request.charge)
+        if charge.state is State.REQUIRES_ACTION:
+            charge.state, charge.code = State.CANCELED, "canceled"
+            charge.turns_at = charge.turns_to = None
+        return charge
 
     def _tell(self, charge: Charge) -> None:
         """By webhook, sometimes twice, and in any order."""
@@ -242,6 +263,9 @@ class Provider:
         if state is State.PENDING:
             charge.turns_at = at + self.rng.uniform(60, 7200) * (100 if method == "pm_pending_long" else 1)
             charge.turns_to = (State.FAILED, "insufficient_funds") if method == "pm_pending_bad" else (State.SUCCEEDED, None)
+        if state is State.REQUIRES_ACTION and self.webhooks is not None and self.rng.random() < 0.7:  # as with the next
+            charge.turns_at = at + self.rng.choice((self.rng.uniform(1, 600), self.rng.uniform(60, 400_000)))
+            charge.turns_to = self.rng.choice(((State.SUCCEEDED, None), (State.FAILED, "authentication_required")))
         if method == "pm_reversed" and tries == 1 and self.webhooks is not None:  # it tells of it in no other way
             charge.turns_at = at + self.rng.uniform(60, 300_000)
             charge.turns_to = (State.REVERSED, self.rng.choice(("insufficient_funds", "account_closed", "fraudulent")))
@@ -265,7 +289,7 @@ class Looks:
 
 
 class Adapter(ChargesOnly):
-    """A `PaymentGateway` over a provider and the network to it. Waiting lets other hosts act, and time pass."""
+    """A `PaymentGateway`, without refunds, over a provider and the network to it. Waiting lets other hosts act, and time pass."""
 
     def __init__(self, provider: Provider, world_clock: Callable[[], float], looks: Looks) -> None:
         self.name = provider.name
@@ -314,6 +338,29 @@ class Adapter(ChargesOnly):
             self._looks.open[reference] += 1
         return outcome
 
+    async def cancel(self, reference: str, provider_ref: str) -> Found:
+        """See `PaymentGateway`."""
+        outcome = await self._cancel(Cancel(provider_ref))
+        if not isinstance(outcome, Succeeded | Declined | NotSent):
+            self._looks.open[reference] += 1
+        return outcome
+
+    async def _cancel(self, request: Cancel) -> Found:
+        provider, network, draw = self._provider, self._provider.network, self._provider.rng.random
+        if draw() < network.not_reached:
+            return NotSent(reason="no connection")
+        if draw() < network.request_lost:
+            return await self._no_answer()
+        if draw() < network.request_late:
+            provider.later(request, provider.rng.uniform(1, DELAY_SECONDS_MAX))
+            return await self._no_answer()
+        charge = provider.cancel(request)
+        if draw() < network.answer_lost:
+            return await self._no_answer()
+        answer = _shown(charge.id, charge.state, charge.code, charge.advice)
+        await until(self._now() + provider.rng.uniform(0, ANSWER_SECONDS))
+        return answer
+
     async def close(self) -> None:
         """See `PaymentGateway`."""
 
@@ -346,6 +393,6 @@ def _shown(id_: str, state: State, code: str | None, advice: str | None) -> Succ
             return Pending(provider_ref=id_, next_check_seconds=60)
         case State.REQUIRES_ACTION:
             return ActionRequired(provider_ref=id_)
-        case State.FAILED | State.REVERSED:  # what was taken back before we knew of it was never ours
+        case State.FAILED | State.CANCELED | State.REVERSED:  # what was taken back before we knew of it was never ours
             assert code is not None
             return Declined(decline_class=classify(code, advice), code=code, provider_ref=id_)

@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from billing_shards.billing import decide as billing_decide
+from billing_shards.billing import rowstore
 from billing_shards.billing.model import Plan as Invoices
 from billing_shards.db import error_code, queries
 from billing_shards.jobs import model, store
 from billing_shards.outbox import events
-from billing_shards.payments import charge, settle
+from billing_shards.payments import charge, manual, settle
 from billing_shards.payments.model import DeclineClass, Declined, Outcome, Unknown
 from billing_shards.payments.settle import Result
 from billing_shards.shards.transactions import ShardTransaction
@@ -60,7 +61,7 @@ def restless(plan: Plan) -> Plan:
         disaster=0.5,
         steps_max=200,
         quiet=False,
-        customers=0.0,
+        people=0.0,
         webhooks=False,
     )
 
@@ -78,6 +79,14 @@ def quiet(plan: Plan) -> Plan:
 def faulty(plan: Plan) -> Plan:
     """Most transactions meet a fault."""
     return replace(plan, fault_share=0.9, quiet=False)
+
+
+def authenticated(plan: Plan) -> Plan:
+    """Charges wait for customers, who change their minds, over a bad network."""
+    network = replace(plan.network, request_lost=0.2, answer_lost=0.2)
+    return replace(
+        plan, methods=("pm_customer", "pm_ok"), people=1.0, webhooks=True, quiet=False, network=network, steps_max=200, days=20
+    )
 
 
 def published(plan: Plan) -> Plan:
@@ -179,6 +188,24 @@ def outcomes_told_apart_by_job_alone(patch: Patch) -> None:
     patch.setattr(settle, "_still_held", careless)
 
 
+def another_charge_beside_one_that_waits(patch: Patch) -> None:
+    """The customer gives another card, and completes the first charge all the same."""
+    patch.setattr(rowstore, "cancel_waiting", lambda *_: frozenset())
+    patch.setattr(manual, "cancel_waiting", lambda *_: frozenset())
+
+
+def a_cancel_without_an_answer_is_one_that_was_done(patch: Patch) -> None:
+    honest = charge._cancel
+
+    async def hasty(*arguments: Any) -> Outcome:
+        outcome = await honest(*arguments)
+        if isinstance(outcome, Unknown):
+            return Declined(decline_class=DeclineClass.RETRYABLE, code="canceled")
+        return outcome
+
+    patch.setattr(charge, "_cancel", hasty)
+
+
 @pytest.mark.parametrize(
     ("plant", "adjust", "shows"),
     [
@@ -193,6 +220,8 @@ def outcomes_told_apart_by_job_alone(patch: Patch) -> None:
         (periods_are_left_out, every, "audit periods"),
         (events_out_of_order, published, "first heard of in the order"),
         (outcomes_told_apart_by_job_alone, lonely, "_LeaseLostError"),
+        (another_charge_beside_one_that_waits, authenticated, "charge"),
+        (a_cancel_without_an_answer_is_one_that_was_done, authenticated, "times: "),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

@@ -19,9 +19,8 @@ from tests.simulation.world import World
 
 _JOBS = """
 SELECT j.shard_id, j.invoice_id, j.status, j.attempt_no, j.attempt_open, j.lost_leases, i.status, a.provider_ref,
-       (SELECT JSON_UNQUOTE(JSON_EXTRACT(o.payload, '$.reason')) FROM outbox AS o
-        WHERE o.shard_id = j.shard_id AND o.type = 'payment.review' AND JSON_EXTRACT(o.payload, '$.invoice') = j.invoice_id
-        ORDER BY o.id DESC LIMIT 1)
+       (SELECT GROUP_CONCAT(JSON_UNQUOTE(JSON_EXTRACT(o.payload, '$.reason')) ORDER BY o.id) FROM outbox AS o
+        WHERE o.shard_id = j.shard_id AND o.type = 'payment.review' AND JSON_EXTRACT(o.payload, '$.invoice') = j.invoice_id)
 FROM billing_job AS j
 JOIN invoice AS i ON i.shard_id = j.shard_id AND i.id = j.invoice_id
 LEFT JOIN payment_attempt AS a ON a.shard_id = j.shard_id AND a.job_id = j.id AND a.attempt_no = j.attempt_no
@@ -57,7 +56,8 @@ class _Job:
     lost_leases: int
     invoice_status: int
     provider_ref: str | None
-    reason: str | None
+    reasons: str | None
+    """Of all its reviews: a later one, or the word that a webhook contradicts it, does not undo an earlier one."""
 
     @property
     def name(self) -> str:
@@ -94,16 +94,16 @@ def _jobs(world: World) -> Iterator[_Job]:
 def _unfounded(world: World, job: _Job) -> str | None:
     """Why the model does not see that this review had to be; None where it had."""
     reference = f"{job.name}/{job.attempt_no}"
-    match job.reason:
-        case "workers_lost":
-            founded = job.lost_leases >= world.spec.claimer.lost_leases_max
-        case "outcome_unknown":
-            founded = world.looks.open[reference] >= len(world.spec.retry.check_delays_seconds)
-        case None:  # no event of a review: the charge was taken back
-            founded = any(c.reference == reference and c.state is State.REVERSED for p in world.providers for c in p.charges)
-        case _:
-            founded = False
-    return None if founded else f"{job.reason} ({world.looks.open[reference]} looks, {job.lost_leases} lost leases)"
+    founded = {
+        "workers_lost": job.lost_leases >= world.spec.claimer.lost_leases_max,
+        "outcome_unknown": world.looks.open[reference] >= len(world.spec.retry.check_delays_seconds),
+        "set_aside": job.name in world.set_aside,
+    }
+    # No event tells of a review where the charge was taken back: that of the reversal does.
+    reversed_ = any(c.reference == reference and c.state is State.REVERSED for p in world.providers for c in p.charges)
+    if reversed_ or any(founded.get(reason, False) for reason in (job.reasons or "").split(",")):
+        return None
+    return f"{job.reasons} ({world.looks.open[reference]} looks, {job.lost_leases} lost leases)"
 
 
 def _money(world: World, jobs: list[_Job], verdict: Verdict) -> None:

@@ -32,7 +32,7 @@ from tests.mysql.shard_set import ShardSet
 from tests.simulation.broker import Broker
 from tests.simulation.faults import AT_COMMIT, AT_STATEMENT, Driver, Fault, HostDied, Step
 from tests.simulation.hosts import Claimer, Host
-from tests.simulation.keepers import BY, Customers, Housekeeper
+from tests.simulation.keepers import BY, Housekeeper, People
 from tests.simulation.provider import METHODS, Adapter, Looks, Network, Provider
 
 T = TypeVar("T")
@@ -96,8 +96,8 @@ class Plan:
     publishing: bool
     broker_trouble: float
     webhooks: bool
-    customers: float
-    """The weight of a customer's act, as of a disaster."""
+    people: float
+    """The weight of each thing that a person may do, as of a disaster."""
     disaster: float
     """The weight of each thing that may befall a host, beside those of its own steps."""
     methods: tuple[str, ...]
@@ -148,7 +148,7 @@ def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
         publishing=rng.random() < 0.3,
         broker_trouble=choose((0.0, 0.1, 0.3)),
         webhooks=rng.random() < 0.5,
-        customers=choose((0.0, 0.05, 0.3)),
+        people=choose((0.0, 0.05, 0.3)),
         methods=METHODS,
         quiet=quiet,
     )
@@ -186,6 +186,8 @@ class World:
         self.trace = Trace()
         self.violations: list[str] = []
         self.looks = Looks()
+        self.set_aside: set[str] = set()
+        """Jobs, `shard/invoice`, that a person has set aside once."""
         self.steps = 0
         self.sql_steps = 0
         self.met: dict[Fault, int] = dict.fromkeys(Fault, 0)
@@ -213,7 +215,7 @@ class World:
         self.hosts: list[Host] = [
             *(Claimer(self, f"claimer {n}", self._host_skew()) for n in range(self.plan.claimers)),
             *(Housekeeper(self, f"housekeeper {n}", self._host_skew()) for n in range(2)),
-            Customers(self, "customers", 0.0),
+            People(self, "people", 0.0),
         ]
 
     def _host_skew(self) -> float:
@@ -313,6 +315,12 @@ class World:
         self._due.clear()
 
     # What hosts use
+
+    def jobs(self, statuses: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Shard, id and invoice of jobs with one of these statuses, as a person sees them."""
+        query = "SELECT shard_id, id, invoice_id FROM billing_job WHERE status IN %(statuses)s ORDER BY shard_id, id"
+        found = [row for eye in self._eyes.values() for row in eye.exec_driver_sql(query, {"statuses": tuple(statuses)})]
+        return [(row[0], row[1], row[2]) for row in found]
 
     def shards_of(self, database: str) -> list[int]:
         """The shards that a database owns."""
