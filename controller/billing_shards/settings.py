@@ -89,7 +89,7 @@ class ClaimerSpec(_Model):
     """Jobs taken by one claim transaction, at the most."""
     workers: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Charges under way at once in one process."""
-    in_flight_max: Annotated[int, Field(ge=1, le=20_000)] | None = None
+    in_flight_max: Annotated[int, Field(ge=1, le=30_000)] | None = None
     """Jobs held claimed at once in one process: charging, or waiting for a worker or a settlement. Left out: three times
     `workers`, so that while they charge, the next jobs are claimed and the last ones settled."""
     renewal_weight: Weight = 3
