@@ -24,7 +24,7 @@ from billing_shards.billing.periods import Interval, Unit
 from billing_shards.billing.subscriptions import Subject, cancel
 from billing_shards.errors import BillingShardsError, InvalidInput
 from billing_shards.jobs import store
-from billing_shards.payments import charge
+from billing_shards.payments import gateway
 from billing_shards.payments.providers import Providers
 from billing_shards.settings import ShardSetSpec
 from billing_shards.shards.transactions import ShardRouter
@@ -410,7 +410,7 @@ class World:
             for module, name, double in (
                 (nap, "time", SimpleNamespace(sleep=lambda _: self.interlude())),
                 (store, "clock", self._host_clock),
-                (charge, "clock", self._host_clock),
+                (gateway, "clock", self._host_clock),
             ):
                 stack.callback(setattr, module, name, getattr(module, name))
                 setattr(module, name, double)

@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import structlog
 
-from billing_shards.jobs.model import Job, clock
-from billing_shards.payments.gateway import PaymentGateway
+from billing_shards.jobs.model import Job
+from billing_shards.payments.gateway import PaymentGateway, key_lives
 from billing_shards.payments.model import ActionRequired, Cause, ChargeRequest, NotFound, NotSent, Outcome, Unknown, Unresolvable
 
 _log = structlog.get_logger(__name__)
-
-# A key is not used in the last stretch of its life: the request may be slow, and the provider's clock is not ours.
-_KEY_MARGIN = 0.9
 
 
 async def charge(gateway: PaymentGateway | None, job: Job, *, service: str | None = None) -> Outcome:
@@ -38,7 +35,7 @@ async def charge(gateway: PaymentGateway | None, job: Job, *, service: str | Non
     request = _request(job, service)
     if job.resumed:
         return await _resolve(gateway, job, request)
-    if not _key_lives(gateway, job):
+    if not key_lives(gateway, job.attempt_age, at=job.claimed_at):
         _log.warning("attempt_held_too_long", shard=job.shard, job=job.id, attempt=job.attempt_no)
         return NotSent(reason="held too long to be sent", cause=Cause.HELD_BACK)
     return await gateway.charge(request)
@@ -54,19 +51,14 @@ async def _cancel(gateway: PaymentGateway, job: Job) -> Outcome:
     return found
 
 
-def _key_lives(gateway: PaymentGateway, job: Job) -> bool:
-    """Whether the provider remembers the key now, if it ever had it."""
-    return job.attempt_age + clock() - job.claimed_at < gateway.key_ttl_seconds * _KEY_MARGIN
-
-
 async def _resolve(gateway: PaymentGateway, job: Job, request: ChargeRequest) -> Outcome:
-    key_lives = _key_lives(gateway, job)
+    remembered = key_lives(gateway, job.attempt_age, at=job.claimed_at)
     # A look-up that lags behind would see nothing yet; the same key, sent again, brings the answer itself.
-    if not key_lives or job.attempt_age >= gateway.capabilities.find_lag_seconds:
+    if not remembered or job.attempt_age >= gateway.capabilities.find_lag_seconds:
         found = await gateway.find(job.reference)
         if not isinstance(found, NotFound):
             return found
-    if not _key_lives(gateway, job):
+    if not key_lives(gateway, job.attempt_age, at=job.claimed_at):
         return Unknown(reason="not found at the provider, and its key has expired", cause=Cause.KEY_EXPIRED)
     _log.info("attempt_resent", shard=job.shard, job=job.id, attempt=job.attempt_no)
     outcome = await gateway.charge(request)

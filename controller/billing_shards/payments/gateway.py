@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from billing_shards.errors import InvalidInput
+from billing_shards.jobs.model import clock
 from billing_shards.payments.model import (
     Capabilities,
     ChargeRequest,
@@ -19,6 +20,9 @@ from billing_shards.payments.model import (
     Unknown,
     WebhookEvent,
 )
+
+# A key is not used in the last stretch of its life: the request may be slow, and the provider's clock is not ours.
+_KEY_MARGIN = 0.9
 
 
 class PaymentGateway(Protocol):
@@ -56,6 +60,15 @@ class PaymentGateway(Protocol):
 
     async def close(self) -> None:
         """Close connections."""
+
+
+def key_lives(gateway: PaymentGateway, age: float, *, at: float) -> bool:
+    """Whether the provider still remembers an idempotency key now, if it ever had it.
+
+    `age`: seconds since it may first have been sent, as of `at`, a moment of `clock`: a process may have stood still since, and
+    others have sent it.
+    """
+    return age + clock() - at < gateway.key_ttl_seconds * _KEY_MARGIN
 
 
 class ChargesOnly:

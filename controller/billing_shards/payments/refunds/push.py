@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import structlog
 
-from billing_shards.jobs.model import clock
-from billing_shards.payments.gateway import PaymentGateway
+from billing_shards.payments.gateway import PaymentGateway, key_lives
 from billing_shards.payments.model import Cause, NotFound, NotSent, RefundOutcome, RefundRequest, Unknown
 from billing_shards.payments.refunds.model import RefundStatus, Taken
 
 _log = structlog.get_logger(__name__)
 
-# As for charges, a key is not used in the last stretch of its life.
-_KEY_MARGIN = 0.9
 _SENT_AGAIN = frozenset({RefundStatus.REQUESTED, RefundStatus.UNKNOWN})
 
 
@@ -30,22 +27,17 @@ async def push(gateway: PaymentGateway | None, taken: Taken) -> RefundOutcome:
         _log.error("provider_not_configured", provider=refund.provider, shard=refund.shard, refund=refund.id)
         return NotSent(reason=f"spec lists no gateway {refund.provider}", cause=Cause.CONFIG)
     if taken.sent_age is None:
-        if not _key_lives(gateway, taken):
+        if not key_lives(gateway, taken.sent_age or 0.0, at=taken.taken_at):
             _log.warning("refund_held_too_long", shard=refund.shard, refund=refund.id)
             return NotSent(reason="held too long to be sent", cause=Cause.HELD_BACK)
         return await gateway.refund(_request(taken))
     found = await gateway.find_refund(refund.reference, refund.charge_ref)
     if not isinstance(found, NotFound):
         return found
-    if refund.status in _SENT_AGAIN and _key_lives(gateway, taken):
+    if refund.status in _SENT_AGAIN and key_lives(gateway, taken.sent_age or 0.0, at=taken.taken_at):
         _log.info("refund_resent", shard=refund.shard, refund=refund.id)
         return await gateway.refund(_request(taken))
     return Unknown(reason="not found at the provider", cause=Cause.KEY_EXPIRED)
-
-
-def _key_lives(gateway: PaymentGateway, taken: Taken) -> bool:
-    """Whether the provider remembers the key now, if it ever had it: a process may have stood still, and others have sent it."""
-    return (taken.sent_age or 0.0) + clock() - taken.taken_at < gateway.key_ttl_seconds * _KEY_MARGIN
 
 
 def _request(taken: Taken) -> RefundRequest:
