@@ -1,4 +1,4 @@
-"""The test's side, under /admin: configuration, clock, counts, and what a bank does to a charge by hand."""
+"""The test's side, under /admin: configuration, clock, counts, and what bank and customer do to a charge."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -8,10 +8,11 @@ import structlog
 from aiohttp import web
 
 from hack.fake_gateway import documents, parse
+from hack.fake_gateway.changing import Change, Changing
 from hack.fake_gateway.clock import OFFSET_MAX, Clock
 from hack.fake_gateway.keyed import Keyed
 from hack.fake_gateway.model import Answer, ChargeStatus, RefundStatus
-from hack.fake_gateway.store import Store, event_of
+from hack.fake_gateway.store import Store
 from hack.fake_gateway.webhooks import Webhooks
 
 DOUBLE_REFERENCES_SHOWN = 100
@@ -23,11 +24,18 @@ class AdminApi:
     """Handlers. `settle` settles what is due by now."""
 
     def __init__(
-        self, store: Store, clock: Clock, keyed: Keyed, webhooks: Webhooks, settle: Callable[[], Awaitable[None]]
+        self,
+        store: Store,
+        clock: Clock,
+        keyed: Keyed,
+        changing: Changing,
+        webhooks: Webhooks,
+        settle: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._clock = clock
         self._keyed = keyed
+        self._changing = changing
         self._webhooks = webhooks
         self._settle = settle
 
@@ -103,15 +111,20 @@ class AdminApi:
 
     async def reverse(self, request: web.Request) -> Answer:
         """The bank takes back a charge that had succeeded; `code` says why."""
-        charge_id, code = request.match_info["id"], parse.reversal_code(await request.read())
-        found = self._store.charge(charge_id)
-        if found is None:
-            return documents.not_found("This charge")
-        charge = json.loads(found)
-        if charge["status"] != ChargeStatus.SUCCEEDED:
-            return documents.invalid("id", f"this charge is {charge['status']}: only one that succeeded is reversed")
-        text = json.dumps(documents.reversed_charge(charge, code))
-        tell = self._keyed.config.webhook_url is not None
-        event = event_of(charge_id, "charge", text, self._clock.now()) if tell else None
-        await self._store.replace_charge(charge_id, text, event)
-        return Answer(http_status=200, body=text)
+        code = parse.reversal_code(await request.read())
+        change = await self._changing.reverse(request.match_info["id"], code)
+        return _by_hand(change, "only one that succeeded is reversed")
+
+    async def complete(self, request: web.Request) -> Answer:
+        """The customer does what a charge waits for; with `fails`, in vain."""
+        fails = parse.completion_fails(await request.read())
+        change = await self._changing.complete(request.match_info["id"], fails=fails)
+        return _by_hand(change, "only one that waits for the customer is completed")
+
+
+def _by_hand(change: Change | None, only: str) -> Answer:
+    if change is None:
+        return documents.not_found("This charge")
+    if not change.done:
+        return documents.invalid("id", f"this charge is {change.document['status']}: {only}")
+    return documents.answer(200, change.document)

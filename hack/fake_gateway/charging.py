@@ -18,6 +18,12 @@ def answer(document: dict[str, Any]) -> Answer:
     return Answer(http_status=200, body=json.dumps(document))
 
 
+def asked_of(document: dict[str, Any]) -> ChargeRequest:
+    """What a charge was asked for with."""
+    names = ("amount", "currency", "payment_method", "reference", "metadata")
+    return ChargeRequest(**{name: document[name] for name in names}, customer=document.get("customer"))
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
     """The operation behind POST /v1/charges and Stripe's POST /v1/payment_intents."""

@@ -47,7 +47,8 @@ ADVICE_CODES: Mapping[str, str | None] = {
 }
 """The advice that goes with a decline code, unless the configuration says otherwise; codes not listed carry none."""
 
-_RATES = tuple((fault, f"{fault}_rate") for fault in Fault)
+_RATES = tuple((fault, f"{fault}_rate") for fault in (*OPENING_FAULTS, *CLOSING_FAULTS))
+_NEVER_DECLINED = frozenset({*FAULT_OF_METHOD, "pm_requires_action", "pm_customer_completes", "pm_pending", "pm_late_failure"})
 _DECLINES_FOREVER = re.compile(r"pm_decline_([a-z_]+)")
 _DECLINES_N_TIMES = re.compile(r"pm_declines_([0-9]{1,9})_([a-z_]+)")
 
@@ -94,6 +95,11 @@ def closing_fault(chosen: frozenset[Fault]) -> Fault | None:
     return next((fault for fault in CLOSING_FAULTS if fault in chosen), None)
 
 
+def loses_cancel(behaviour: Behaviour, seed: int, charge_id: str) -> bool:
+    """Whether the answer to the first cancel of this charge is lost."""
+    return _hits(behaviour.cancel_lost_answer_rate, seed, Fault.CANCEL_LOST_ANSWER, charge_id)
+
+
 def delay_seconds(delay_ms: Span, seed: int, key: str) -> float:
     if delay_ms.min == delay_ms.max:
         return delay_ms.min / 1000
@@ -113,6 +119,12 @@ def outcome(behaviour: Behaviour, seed: int, key: str, payment_method: str, decl
         return Outcome(status=ChargeStatus.FAILED, decline=decline(behaviour, code))
     if payment_method == "pm_requires_action":
         return Outcome(status=ChargeStatus.REQUIRES_ACTION)
+    if payment_method == "pm_customer_completes":
+        return Outcome(
+            status=ChargeStatus.REQUIRES_ACTION,
+            settle_after_seconds=behaviour.settle_after_seconds,
+            settles_to=ChargeStatus.SUCCEEDED,
+        )
     if payment_method == "pm_pending" or _hits(behaviour.pending_rate, seed, "pending", key):
         return _pending(behaviour, seed, key)
     if payment_method == "pm_late_failure" or _hits(behaviour.late_failure_rate, seed, "late_failure", key):
@@ -163,7 +175,7 @@ def _decline_code(behaviour: Behaviour, seed: int, key: str, payment_method: str
         return match[1]
     if match := _DECLINES_N_TIMES.fullmatch(payment_method):
         return match[2] if declined_before < int(match[1]) else None
-    if payment_method in FAULT_OF_METHOD or payment_method in {"pm_requires_action", "pm_pending", "pm_late_failure"}:
+    if payment_method in _NEVER_DECLINED:
         return None
     return _drawn_code(behaviour, seed, key) if _hits(behaviour.decline_rate, seed, "decline", key) else None
 

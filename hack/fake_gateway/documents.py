@@ -53,6 +53,19 @@ def reversed_charge(document: Document, code: str) -> Document:
     return {**document, "status": ChargeStatus.REVERSED.value, "failure": reason}
 
 
+def completed_charge(document: Document, *, fails: bool) -> Document:
+    """The same charge after the customer has done what it waited for, or has failed at it."""
+    if not fails:
+        return {**document, "status": ChargeStatus.SUCCEEDED.value}
+    reason = failure(Decline(decline_code="authentication_required", advice_code=None))
+    return {**document, "status": ChargeStatus.FAILED.value, "failure": reason}
+
+
+def canceled_charge(document: Document) -> Document:
+    """The same charge once it cannot be completed any more."""
+    return {**document, "status": ChargeStatus.CANCELED.value, "failure": None}
+
+
 def failure(decline: Decline) -> Document:
     return {
         "code": "card_declined",

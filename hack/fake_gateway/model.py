@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Fault(enum.StrEnum):
-    """Something that goes wrong between the caller and a charge; each happens at most once per idempotency key."""
+    """Something that goes wrong between the caller and a charge; each happens at most once per idempotency key, or charge."""
 
     RATE_LIMITED = "rate_limited"  # 429, nothing begun
     HANG = "hang"  # no answer for hang_seconds; then the charge is made all the same
@@ -17,6 +17,7 @@ class Fault(enum.StrEnum):
     ERROR_500_BEFORE = "error_500_before"  # 500, no charge; stored
     ERROR_500_AFTER = "error_500_after"  # 500, the charge is made; stored
     LOST_ANSWER = "lost_answer"  # the charge is made, the connection closes without an answer
+    CANCEL_LOST_ANSWER = "cancel_lost_answer"  # the charge is canceled, the connection closes without an answer
 
 
 OPENING_FAULTS = (Fault.RATE_LIMITED, Fault.HANG, Fault.IN_FLIGHT_CONFLICT)
@@ -32,6 +33,7 @@ class ChargeStatus(enum.StrEnum):
     PENDING = "pending"
     REQUIRES_ACTION = "requires_action"
     REVERSED = "reversed"  # it had succeeded, and the bank took the money back
+    CANCELED = "canceled"  # no money was taken, and none will be
 
 
 class RefundStatus(enum.StrEnum):
@@ -122,6 +124,7 @@ class Behaviour:
     in_flight_conflict_rate: float = 0.0
     conflict_seconds: float = 0.2
     lost_answer_rate: float = 0.0
+    cancel_lost_answer_rate: float = 0.0
     error_500_before_rate: float = 0.0
     error_500_after_rate: float = 0.0
     hang_rate: float = 0.0

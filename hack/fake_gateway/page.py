@@ -32,7 +32,7 @@ tr.group td { background: var(--soft); font-weight: 600; border-top: 2px solid v
 tbody.double tr td { background: #c6282822 } tbody.double tr.group td { background: var(--bad); color: #fff }
 code { font-size: .85em }
 .status { font-weight: 600 } .succeeded { color: var(--good) } .failed, .reversed { color: var(--bad) }
-.pending, .requires_action { color: var(--wait) }
+.pending, .requires_action { color: var(--wait) } .canceled { opacity: .7 }
 nav { display: flex; gap: 1rem; margin-top: 1rem }
 """
 

@@ -103,6 +103,15 @@ def reversal_code(body: bytes) -> str:
     return code
 
 
+def completion_fails(body: bytes) -> bool:
+    document = json_object(body or b"{}")
+    _no_unknown("", document, ("fails",))
+    fails = document.get("fails", False)
+    if not isinstance(fails, bool):
+        _refuse("fails", "must be true or false", fails)
+    return fails
+
+
 def page_limit(text: str) -> int:
     return _whole_text("limit", text, 1, 1000)
 
@@ -286,6 +295,7 @@ _BEHAVIOUR_FIELDS: dict[str, Callable[[str, object], Any]] = {
     "in_flight_conflict_rate": _rate,
     "conflict_seconds": _number,
     "lost_answer_rate": _rate,
+    "cancel_lost_answer_rate": _rate,
     "error_500_before_rate": _rate,
     "error_500_after_rate": _rate,
     "hang_rate": _rate,

@@ -76,6 +76,10 @@ class FakeGateway:
         """The bank takes back a charge that had succeeded. Raises urllib.error.HTTPError where it had not."""
         return self._call("POST", f"/admin/charges/{charge_id}/reverse", {"code": code})
 
+    def complete(self, charge_id: str, *, fails: bool = False) -> dict[str, Any]:
+        """The customer does what a charge waited for, or fails. Raises urllib.error.HTTPError where it does not wait."""
+        return self._call("POST", f"/admin/charges/{charge_id}/complete", {"fails": fails})
+
     def kill(self) -> None:
         """SIGKILL. Every charge that was answered, or whose answer was lost, is still there after `restart`."""
         if self._process is not None:

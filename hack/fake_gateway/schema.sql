@@ -5,8 +5,8 @@ CREATE TABLE IF NOT EXISTS charges (
   id             TEXT NOT NULL UNIQUE,
   ref_group      TEXT NOT NULL,              -- the reference without its attempt number: may be charged once
   document       TEXT NOT NULL,
-  settles_at     REAL,                       -- pending only: seconds since 1970
-  settled        TEXT,                       -- pending only: the document after settlement
+  settles_at     REAL,                       -- what changes by itself only: seconds since 1970
+  settled        TEXT,                       -- what changes by itself only: the document after that
   reference      TEXT    AS (json_extract(document, '$.reference')) STORED,
   status         TEXT    AS (json_extract(document, '$.status')) STORED,
   currency       TEXT    AS (json_extract(document, '$.currency')) STORED,

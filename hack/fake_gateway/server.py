@@ -14,6 +14,7 @@ from aiohttp import web
 
 from hack.fake_gateway import documents, page, parse, stripe_documents
 from hack.fake_gateway.admin import AdminApi
+from hack.fake_gateway.changing import Changing
 from hack.fake_gateway.charging import Charge
 from hack.fake_gateway.clock import Clock
 from hack.fake_gateway.keyed import Dialect, Keyed
@@ -42,9 +43,10 @@ class Server:
         config = parse.config(json.loads(kept)) if kept else initial
         self._keyed = Keyed(self._store, self._clock, config)
         self._refunding = Refunding(self._store)
-        self._stripe = StripeApi(self._store, self._clock, self._keyed, self._refunding)
+        self._changing = Changing(self._store, self._clock, lambda: self._keyed.config)
+        self._stripe = StripeApi(self._store, self._clock, self._keyed, self._refunding, self._changing)
         self._webhooks = Webhooks(self._store, self._clock, lambda: self._keyed.config)
-        self._admin = AdminApi(self._store, self._clock, self._keyed, self._webhooks, self._settle)
+        self._admin = AdminApi(self._store, self._clock, self._keyed, self._changing, self._webhooks, self._settle)
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=BODY_BYTES_MAX)
@@ -59,6 +61,7 @@ class Server:
             web.get("/v1/charges", provider(self._list_charges)),
             web.get("/v1/charges/export", self._export),
             web.get("/v1/charges/{id}", provider(self._get_charge)),
+            web.post("/v1/charges/{id}/cancel", provider(self._cancel_charge)),
             # Both protocols have this path; the body's form tells them apart.
             web.post("/v1/refunds", _by_form(provider(self._create_refund), self._stripes(self._stripe.create_refund))),
             web.get("/v1/refunds", _by_intent(provider(self._list_refunds), self._stripes(self._stripe.list_refunds))),
@@ -72,6 +75,7 @@ class Server:
             web.get("/v1/payment_intents", stripes(api.list_intents)),
             web.get("/v1/payment_intents/search", stripes(api.search_intents)),
             web.get("/v1/payment_intents/{id}", stripes(api.get_intent)),
+            web.post("/v1/payment_intents/{id}/cancel", stripes(api.cancel_intent)),
         ]
 
     def _admin_routes(self) -> list[web.RouteDef]:
@@ -85,6 +89,7 @@ class Server:
             web.get("/admin/clock", _answering(admin.get_clock)),
             web.post("/admin/clock", _answering(admin.advance_clock)),
             web.post("/admin/charges/{id}/reverse", _answering(admin.reverse)),
+            web.post("/admin/charges/{id}/complete", _answering(admin.complete)),
             web.get("/healthz", _answering(self._healthz)),
             web.get("/", self._page),
         ]
@@ -102,6 +107,13 @@ class Server:
         if document is None:
             return documents.not_found("This charge")
         return Answer(http_status=200, body=document)
+
+    async def _cancel_charge(self, request: web.Request) -> Answer:
+        """Answered with the charge as it then is, whatever became of it: only one that waits is changed."""
+        change = await self._changing.cancel(request.match_info["id"])
+        if change is None:
+            return documents.not_found("This charge")
+        return dataclasses.replace(documents.answer(200, change.document), dropped=change.dropped)
 
     async def _list_charges(self, request: web.Request) -> Answer:
         await self._settle()

@@ -42,13 +42,15 @@ _SAVE_EVENT = """
 INSERT OR IGNORE INTO events (id, kind, subject, created)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)
 """
-_SETTLE = """
-UPDATE {table} SET document = settled, settled = NULL, settles_at = NULL
-WHERE settles_at IS NOT NULL AND id IN (SELECT value ->> 0 FROM json_each(?))
+# Only what still is as it was read is changed, and told: of two changes of one thing at once exactly one happens.
+_CHANGE = """
+UPDATE {table} SET document = entry.value ->> 2, settled = NULL, settles_at = NULL
+FROM json_each(?) AS entry WHERE {table}.id = entry.value ->> 0 AND {table}.document = entry.value ->> 1
 """
-_REPLACE_CHARGE = """
-UPDATE charges SET document = entry.value ->> 1, settled = NULL, settles_at = NULL
-FROM json_each(?) AS entry WHERE charges.id = entry.value ->> 0
+_TELL_CHANGE = """
+INSERT OR IGNORE INTO events (id, kind, subject, created)
+SELECT value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?) AS entry
+WHERE EXISTS (SELECT * FROM {table} WHERE {table}.id = entry.value ->> 0 AND {table}.document = entry.value ->> 3)
 """
 _DELIVERED = """
 UPDATE events SET delivered = entry.value ->> 1 FROM json_each(?) AS entry WHERE events.id = entry.value ->> 0
@@ -130,6 +132,17 @@ def _saved(event: Event) -> Statement:
     return _SAVE_EVENT, (event.event_id, event.kind, event.subject, event.created)
 
 
+def _changed(kind: str, subject_id: str, before: str, after: str, told: float | None) -> list[Statement]:
+    """A charge or refund (`kind`) becomes `after`; `told`: when it did, for its event."""
+    table = f"{kind}s"
+    change = (_CHANGE.format(table=table), (subject_id, before, after))
+    if told is None:
+        return [change]
+    event = event_of(subject_id, kind, after, told)
+    row = (subject_id, event.event_id, event.kind, event.subject, event.created)
+    return [change, (_TELL_CHANGE.format(table=table), row)]
+
+
 class Store:
     """Opens or creates the state in one file (and SQLite's two beside it). Made inside the event loop."""
 
@@ -186,20 +199,26 @@ class Store:
         if self._next_settlement > now:
             return
         statements: list[Statement] = []
-        for table, kind in (("charges", "charge"), ("refunds", "refund")):
-            due = f"SELECT id, settled, settles_at FROM {table} WHERE settles_at <= ? ORDER BY settles_at"
-            for subject_id, settled, settles_at in self._reader.execute(due, (now,)):
-                statements.append((_SETTLE.format(table=table), (subject_id,)))
-                if tell:
-                    statements.append(_saved(event_of(subject_id, kind, settled, settles_at)))
+        for kind in ("charge", "refund"):
+            due = f"SELECT id, document, settled, settles_at FROM {kind}s WHERE settles_at <= ? ORDER BY settles_at"
+            for subject_id, before, settled, settles_at in self._reader.execute(due, (now,)):
+                statements += _changed(kind, subject_id, before, settled, settles_at if tell else None)
         await self._writer.write(*statements)
         self._next_settlement = self._read_next_settlement()
 
-    async def replace_charge(self, charge_id: str, document: str, event: Event | None) -> None:
-        """What a person did to a charge by hand."""
-        events = [] if event is None else [_saved(event)]
-        await self._writer.write((_REPLACE_CHARGE, (charge_id, document)), *events)
+    async def change_charge(
+        self, charge_id: str, before: str, after: str, *, told: float | None, fault: Fault | None = None
+    ) -> str | None:
+        """Make `after` of it, if it still is as `before`, in one transaction with its event (`told`: when) and the fault met.
+
+        Returns what it then is; None where it is gone.
+        """
+        statements = [] if after == before else _changed("charge", charge_id, before, after, told)
+        if fault is not None:
+            statements.append((_SAVE_FAULT, (charge_id, 0, fault)))
+        await self._writer.write(*statements)
         self._next_settlement = self._read_next_settlement()
+        return self.charge(charge_id)
 
     def refunded(self, charge_id: str) -> int:
         """Minor units that were given back of a charge, or are on their way."""

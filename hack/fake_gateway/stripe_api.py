@@ -1,29 +1,34 @@
 """The routes of Stripe's API that an off-session charge needs, over the same store, keys and faults as this provider's own."""
 
+import dataclasses
 import json
 from typing import Any
 
 from aiohttp import web
 
 from hack.fake_gateway import documents, parse, stripe_documents, stripe_parse
+from hack.fake_gateway.changing import Changing
 from hack.fake_gateway.charging import Charge
 from hack.fake_gateway.clock import Clock
 from hack.fake_gateway.keyed import Keyed
-from hack.fake_gateway.model import Answer
+from hack.fake_gateway.model import Answer, ChargeStatus
 from hack.fake_gateway.refunding import Refunding
 from hack.fake_gateway.store import Store
 
 PREFIX = "pi_"
+CANCELABLE = frozenset({ChargeStatus.REQUIRES_ACTION, ChargeStatus.FAILED})
+"""An intent that failed waits for another payment method, at Stripe: it can be canceled too."""
 
 
 class StripeApi:
     """Handlers; each answers in Stripe's words."""
 
-    def __init__(self, store: Store, clock: Clock, keyed: Keyed, refunding: Refunding) -> None:
+    def __init__(self, store: Store, clock: Clock, keyed: Keyed, refunding: Refunding, changing: Changing) -> None:
         self._store = store
         self._clock = clock
         self._keyed = keyed
         self._refunding = refunding
+        self._changing = changing
 
     async def create_intent(self, request: web.Request) -> Answer:
         key = parse.idempotency_key(request.headers.get("Idempotency-Key"))
@@ -38,6 +43,18 @@ class StripeApi:
         if found is None or not request.match_info["id"].startswith(PREFIX):
             return stripe_documents.missing("payment_intent", "intent")
         return documents.answer(200, stripe_documents.payment_intent(json.loads(found)))
+
+    async def cancel_intent(self, request: web.Request) -> Answer:
+        """Refused where the intent is beyond it; the refusal carries it as it is."""
+        intent_id, reason = request.match_info["id"], stripe_parse.cancellation_reason(await request.read())
+        if not intent_id.startswith(PREFIX):
+            return stripe_documents.missing("payment_intent", "intent")
+        fields = {"canceled_at": documents.timestamp(self._clock.now()), "cancellation_reason": reason}
+        change = await self._changing.cancel(intent_id, CANCELABLE, fields)
+        if change is None:
+            return stripe_documents.missing("payment_intent", "intent")
+        answer = stripe_documents.cancel_answer(change.document, done=change.done)
+        return dataclasses.replace(answer, dropped=change.dropped)
 
     async def search_intents(self, request: web.Request) -> Answer:
         """Stripe's search sees what is new only after a while; `search_lag_seconds` says how long."""

@@ -26,12 +26,14 @@ _STATUS = {
     ChargeStatus.PENDING: "processing",
     ChargeStatus.FAILED: "requires_payment_method",
     ChargeStatus.REQUIRES_ACTION: "requires_action",
+    ChargeStatus.CANCELED: "canceled",
 }
 _EVENT_TYPE = {
     "charge.succeeded": "payment_intent.succeeded",
     "charge.failed": "payment_intent.payment_failed",
     "charge.pending": "payment_intent.processing",
     "charge.requires_action": "payment_intent.requires_action",
+    "charge.canceled": "payment_intent.canceled",
     "charge.reversed": "charge.dispute.funds_withdrawn",
     "refund.succeeded": "refund.updated",  # Stripe tells `refund.created` before; what counts is the refund's status
     "refund.pending": "refund.created",
@@ -59,6 +61,8 @@ def payment_intent(charge: Document) -> Document:
         "object": "payment_intent",
         "amount": amount,
         "amount_received": amount if status == "succeeded" else 0,
+        "canceled_at": _unix(charge["canceled_at"]) if "canceled_at" in charge else None,
+        "cancellation_reason": charge.get("cancellation_reason"),
         "currency": currency,
         "created": _unix(charge["created"]),
         "customer": charge.get("customer"),
@@ -93,6 +97,15 @@ def intent_answer(charge: Document) -> Answer:
     if intent["status"] != "requires_payment_method":
         return documents.answer(200, intent)
     return documents.answer(402, {"error": {**_card_error(charge), "payment_intent": intent}})
+
+
+def cancel_answer(charge: Document, *, done: bool) -> Answer:
+    """What the cancel of a PaymentIntent is answered with, done or not (docs.stripe.com/api/payment_intents/cancel)."""
+    intent = payment_intent(charge)
+    if done:
+        return documents.answer(200, intent)
+    message = f"This PaymentIntent has the status {intent['status']}, in which it cannot be canceled."
+    return error(400, "invalid_request_error", message, code="payment_intent_unexpected_state", payment_intent=intent)
 
 
 def refund_answer(document: Document) -> Answer:

@@ -28,6 +28,8 @@ _INTENT = frozenset(
     )
 )
 _REFUND = frozenset(("payment_intent", "amount"))
+_CANCEL = frozenset(("cancellation_reason",))
+_REASONS = frozenset(("duplicate", "fraudulent", "requested_by_customer", "abandoned"))
 
 
 def payment_intent(body: bytes) -> ChargeRequest:
@@ -45,6 +47,14 @@ def payment_intent(body: bytes) -> ChargeRequest:
         reference=metadata.get("reference") or "none",
         metadata=metadata,
     )
+
+
+def cancellation_reason(body: bytes) -> str | None:
+    """Why an intent is canceled, where it is said. Raises FieldError."""
+    reason = _form(body, _CANCEL)[0].get("cancellation_reason")
+    if reason is not None and reason not in _REASONS:
+        raise FieldError("cancellation_reason", f"must be one of {', '.join(sorted(_REASONS))}")
+    return reason
 
 
 def refund(body: bytes, currency: str) -> RefundRequest:

@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 
 from hack.fake_gateway import FakeGateway, load
+from hack.fake_gateway.model import KeyRecord
 from hack.fake_gateway.process import ROOT
+from hack.fake_gateway.store import Made, NewCharge, Store
 from hack.fake_gateway.writer import GroupWriter, connect
 
 
@@ -139,6 +141,7 @@ def test_decline_is_402_with_codes_and_the_failed_charge_and_is_replayed(gateway
         "pending": 0,
         "requires_action": 0,
         "reversed": 0,
+        "canceled": 0,
     }
 
 
@@ -169,6 +172,230 @@ def test_pending_charge_settles_when_its_time_has_come(gateway: FakeGateway, dec
     assert (settled["failure"] is None) is (expected == "succeeded")
     assert charge(gateway, "k", payment_method="pm_pending").body == first.body  # the stored answer, as it was
     assert gateway.summary()["charges"][expected] == 1
+
+
+# Charges that wait for the customer
+
+
+def cancel(gateway: FakeGateway, charge_id: str, headers: dict[str, Any] | None = None) -> Reply:
+    return call(gateway, "POST", f"/v1/charges/{charge_id}/cancel", headers=headers)
+
+
+def complete(gateway: FakeGateway, charge_id: str, body: Any = None) -> Reply:
+    return call(gateway, "POST", f"/admin/charges/{charge_id}/complete", body)
+
+
+def waiting(gateway: FakeGateway, key: str, payment_method: str = "pm_requires_action") -> dict[str, Any]:
+    reply = charge(gateway, key, payment_method=payment_method)
+    assert (reply.status, reply.body["status"]) == (200, "requires_action")
+    assert "next_check_seconds" not in reply.body
+    made: dict[str, Any] = reply.body
+    return made
+
+
+def test_a_charge_that_waits_is_canceled_for_good(gateway: FakeGateway) -> None:
+    made = waiting(gateway, "k")
+    reply = cancel(gateway, made["id"])
+    assert (reply.status, reply.body) == (200, {**made, "status": "canceled"})
+    assert cancel(gateway, made["id"]).body == reply.body
+    assert call(gateway, "GET", f"/v1/charges/{made['id']}").body == reply.body
+    assert of_reference(gateway, "3/k/1") == [reply.body]
+    assert list(gateway.charges()) == [reply.body]
+    for body in (None, {"fails": True}):
+        refused = complete(gateway, made["id"], body)
+        assert (refused.status, refused.body["error"]["param"]) == (400, "id")
+        assert "this charge is canceled" in refused.body["error"]["message"]
+    assert call(gateway, "GET", f"/v1/charges/{made['id']}").body == reply.body
+    assert charge(gateway, "k", payment_method="pm_requires_action").body == made  # the stored answer, as it was
+    summary = gateway.summary()
+    assert (summary["charges"]["canceled"], summary["charges"]["total"], summary["succeeded_by_currency"]) == (1, 1, {})
+    page = call(gateway, "GET", "/?status=canceled").body
+    assert 'class="status canceled"' in page
+
+
+@pytest.mark.parametrize("method", ["pm_card", "pm_decline_lost_card", "pm_pending"])
+def test_a_cancel_leaves_any_other_charge_as_it_is(gateway: FakeGateway, method: str) -> None:
+    made = charge(gateway, "k", payment_method=method).body
+    made = made.get("charge", made)
+    assert (cancel(gateway, made["id"]).status, cancel(gateway, made["id"]).body) == (200, made)
+    assert of_reference(gateway, "3/k/1") == [made]
+
+
+def test_a_cancel_leaves_a_reversed_charge_as_it_is(gateway: FakeGateway) -> None:
+    reversed_charge = gateway.reverse(charge(gateway, "k").body["id"])
+    assert cancel(gateway, reversed_charge["id"]).body == reversed_charge
+
+
+def test_a_cancel_needs_a_charge_and_the_api_key(gateway: FakeGateway) -> None:
+    made = waiting(gateway, "k")
+    missing = cancel(gateway, "ch_none")
+    assert (missing.status, missing.body["error"]["code"]) == (404, "resource_missing")
+    assert complete(gateway, "ch_none").status == 404
+    gateway.configure(api_key="sk_test")
+    assert cancel(gateway, made["id"]).status == 401
+    assert cancel(gateway, made["id"], {"Authorization": "Bearer sk_test"}).body["status"] == "canceled"
+
+
+@pytest.mark.parametrize(("fails", "status", "code"), [(False, "succeeded", None), (True, "failed", "authentication_required")])
+def test_the_customer_completes_a_charge_once(gateway: FakeGateway, fails: bool, status: str, code: str | None) -> None:
+    made = waiting(gateway, "k")
+    completed = gateway.complete(made["id"], fails=fails)
+    assert completed == {**made, "status": status, "failure": completed["failure"]}
+    assert (completed["failure"] and completed["failure"]["decline_code"]) == code
+    assert of_reference(gateway, "3/k/1") == [completed]
+    with pytest.raises(urllib.error.HTTPError) as again:
+        gateway.complete(made["id"])
+    again.value.close()
+    assert again.value.code == 400
+    assert cancel(gateway, made["id"]).body == completed
+
+
+def test_only_a_charge_that_waits_is_completed(gateway: FakeGateway) -> None:
+    for number, method in enumerate(("pm_card", "pm_pending")):
+        made = charge(gateway, f"k{number}", payment_method=method).body
+        assert complete(gateway, made["id"]).status == 400
+        assert call(gateway, "GET", f"/v1/charges/{made['id']}").body == made
+
+
+@pytest.mark.parametrize(("body", "param"), [({"fails": 1}, "fails"), ({"code": "x"}, "code"), ([], "body")])
+def test_a_bad_completion_is_named(gateway: FakeGateway, body: Any, param: str) -> None:
+    made = waiting(gateway, "k")
+    reply = complete(gateway, made["id"], body)
+    assert (reply.status, reply.body["error"]["param"]) == (400, param)
+    assert of_reference(gateway, "3/k/1") == [made]
+
+
+def test_a_customer_completes_by_and_by_unless_it_was_canceled_before(gateway: FakeGateway) -> None:
+    gateway.configure(settle_after_seconds=3600)
+    left, canceled, late = (waiting(gateway, key, "pm_customer_completes") for key in ("left", "canceled", "late"))
+    gateway.advance(3500)
+    assert cancel(gateway, canceled["id"]).body["status"] == "canceled"
+    gateway.advance(101)
+    assert cancel(gateway, late["id"]).body == {**late, "status": "succeeded"}
+    assert of_reference(gateway, "3/left/1") == [{**left, "status": "succeeded"}]
+    assert of_reference(gateway, "3/canceled/1") == [{**canceled, "status": "canceled"}]
+
+
+def test_of_a_cancel_and_a_completion_at_once_exactly_one_happens(gateway: FakeGateway) -> None:
+    ids = [waiting(gateway, f"k{number}")["id"] for number in range(40)]
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        pairs = [
+            [pool.submit(act, gateway, charge_id) for act in ((cancel, complete) if number % 2 else (complete, cancel))]
+            for number, charge_id in enumerate(ids)
+        ]
+    statuses = []
+    for number, (charge_id, pair) in enumerate(zip(ids, pairs, strict=True)):
+        canceled, completed = (reply.result() for reply in (pair if number % 2 else pair[::-1]))
+        statuses.append(call(gateway, "GET", f"/v1/charges/{charge_id}").body["status"])
+        assert canceled.body["status"] == statuses[-1]
+        assert completed.status == (200 if statuses[-1] == "succeeded" else 400)
+    assert set(statuses) == {"succeeded", "canceled"}
+
+
+def test_a_cancel_that_settlement_overtakes_changes_and_tells_nothing(tmp_path: Path) -> None:
+    async def body() -> tuple[str | None, list[str]]:
+        store = Store(tmp_path / "state")
+        before, settled, canceled = (
+            json.dumps({"id": "ch_x", "status": s}) for s in ("requires_action", "succeeded", "canceled")
+        )
+        record = KeyRecord(fingerprint="", http_status=200, body=before, created=0.0, generation=0)
+        made = NewCharge(charge_id="ch_x", group="3/k", document=before, settles_at=10.0, settled=settled)
+        await store.save("k", record, Made(charge=made), None, tell=True)
+        _, after = await asyncio.gather(store.settle(10.0, tell=True), store.change_charge("ch_x", before, canceled, told=10.0))
+        told = [event.kind for _, event in store.events_after(0)]
+        await store.close()
+        return after, told
+
+    after, told = asyncio.run(body())
+    assert after is not None
+    assert told == [f"charge.{json.loads(after)['status']}"]
+
+
+def test_the_answer_of_a_charges_first_cancel_may_be_lost(gateway: FakeGateway) -> None:
+    made, other = waiting(gateway, "k"), charge(gateway, "other").body
+    gateway.configure(payment_methods={"pm_requires_action": {"cancel_lost_answer_rate": 1.0}})
+    assert cancel(gateway, other["id"]).body == other
+    with pytest.raises(http.client.RemoteDisconnected):
+        cancel(gateway, made["id"])
+    assert of_reference(gateway, "3/k/1") == [{**made, "status": "canceled"}]
+    assert cancel(gateway, made["id"]).body == {**made, "status": "canceled"}
+    assert gateway.summary()["faults"] == {"cancel_lost_answer": 1}
+
+
+def test_a_cancel_whose_answer_was_lost_survives_sigkill(own_gateway: FakeGateway) -> None:
+    own_gateway.configure(cancel_lost_answer_rate=1.0)
+    made = waiting(own_gateway, "k", "pm_customer_completes")
+    with pytest.raises(http.client.RemoteDisconnected):
+        cancel(own_gateway, made["id"])
+    own_gateway.restart()
+    own_gateway.advance(3600)
+    assert cancel(own_gateway, made["id"]).body == {**made, "status": "canceled"}
+    assert own_gateway.summary()["faults"] == {"cancel_lost_answer": 1}
+
+
+# Stripe's words for it
+
+
+def intent(gateway: FakeGateway, key: str, payment_method: str) -> dict[str, Any]:
+    fields = {"amount": 1999, "currency": "usd", "payment_method": payment_method, "confirm": "true", "off_session": "true"}
+    reply = stripe(gateway, "/v1/payment_intents", fields, {"Idempotency-Key": key})
+    made: dict[str, Any] = reply.body["error"]["payment_intent"] if reply.status == 402 else reply.body
+    return made
+
+
+def stripe(gateway: FakeGateway, path: str, fields: dict[str, Any], headers: dict[str, Any] | None = None) -> Reply:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    return call(gateway, "POST", path, urllib.parse.urlencode(fields), form | (headers or {}))
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [("pm_requires_action", None), ("pm_requires_action", "abandoned"), ("pm_decline_lost_card", "requested_by_customer")],
+)
+def test_an_intent_that_waits_or_failed_is_canceled_once(gateway: FakeGateway, method: str, reason: str | None) -> None:
+    made = intent(gateway, "k", method)
+    assert (made["canceled_at"], made["cancellation_reason"]) == (None, None)
+    path = f"/v1/payment_intents/{made['id']}"
+    reply = stripe(gateway, f"{path}/cancel", {"cancellation_reason": reason} if reason else {})
+    assert (reply.status, reply.body["status"], reply.body["cancellation_reason"]) == (200, "canceled", reason)
+    assert (reply.body["amount_received"], reply.body["last_payment_error"]) == (0, None)
+    assert abs(reply.body["canceled_at"] - time.time()) < 60
+    assert call(gateway, "GET", path).body == reply.body
+    again = stripe(gateway, f"{path}/cancel", {})
+    assert (again.status, again.body["error"]["type"]) == (400, "invalid_request_error")
+    assert again.body["error"]["code"] == "payment_intent_unexpected_state"
+    assert again.body["error"]["payment_intent"] == reply.body
+    assert complete(gateway, made["id"]).status == 400
+
+
+@pytest.mark.parametrize(("method", "status"), [("pm_card", "succeeded"), ("pm_pending", "processing")])
+def test_an_intent_that_is_beyond_it_is_not_canceled(gateway: FakeGateway, method: str, status: str) -> None:
+    made = intent(gateway, "k", method)
+    reply = stripe(gateway, f"/v1/payment_intents/{made['id']}/cancel", {})
+    assert (reply.status, reply.body["error"]["code"]) == (400, "payment_intent_unexpected_state")
+    assert reply.body["error"]["payment_intent"] == made
+    assert made["status"] == status
+    assert call(gateway, "GET", f"/v1/payment_intents/{made['id']}").body == made
+
+
+def test_a_bad_cancel_of_an_intent_is_refused(gateway: FakeGateway) -> None:
+    made, own = intent(gateway, "k", "pm_requires_action"), waiting(gateway, "own")
+    for fields, param in (({"cancellation_reason": "whim"}, "cancellation_reason"), ({"amount": "1"}, "amount")):
+        reply = stripe(gateway, f"/v1/payment_intents/{made['id']}/cancel", fields)
+        assert (reply.status, reply.body["error"]["param"]) == (400, param)
+    for missing in ("pi_none", own["id"]):
+        reply = stripe(gateway, f"/v1/payment_intents/{missing}/cancel", {})
+        assert (reply.status, reply.body["error"]["code"]) == (404, "resource_missing")
+    assert {each["status"] for each in gateway.charges()} == {"requires_action"}
+
+
+def test_the_answer_of_an_intents_cancel_may_be_lost(gateway: FakeGateway) -> None:
+    gateway.configure(cancel_lost_answer_rate=1.0)
+    path = f"/v1/payment_intents/{intent(gateway, 'k', 'pm_requires_action')['id']}"
+    with pytest.raises(http.client.RemoteDisconnected):
+        stripe(gateway, f"{path}/cancel", {})
+    assert call(gateway, "GET", path).body["status"] == "canceled"
+    assert stripe(gateway, f"{path}/cancel", {}).status == 400
 
 
 # Idempotency keys

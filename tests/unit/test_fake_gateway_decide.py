@@ -8,15 +8,19 @@ import pytest
 from hack.fake_gateway import decide, page, parse
 from hack.fake_gateway.keyed import Limiter
 from hack.fake_gateway.model import (
+    CLOSING_FAULTS,
+    OPENING_FAULTS,
     Behaviour,
     ChargeRequest,
     ChargeStatus,
     Config,
     Decline,
     Fault,
+    Outcome,
     Span,
 )
 
+FAULTS_OF_KEYS = frozenset({*OPENING_FAULTS, *CLOSING_FAULTS})
 KEYS = [f"key-{number}" for number in range(5000)]
 
 
@@ -42,7 +46,7 @@ def test_known_draw_stays_the_same_over_versions() -> None:
     assert decide.draw(1, "lost_answer", "key-1") == pytest.approx(0.7674021131, abs=1e-9)
 
 
-@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("fault", sorted(FAULTS_OF_KEYS))
 def test_rate_is_a_rate_of_keys_and_independent_of_the_others(fault: Fault) -> None:
     alone = parse.config({f"{fault}_rate": 0.05}).behaviour
     all_rates = rates(0.05)
@@ -52,10 +56,20 @@ def test_rate_is_a_rate_of_keys_and_independent_of_the_others(fault: Fault) -> N
     assert 180 <= len(hit_alone) <= 320  # 250 expected, 15 the standard deviation
 
 
+def test_the_answers_of_cancels_are_lost_at_a_rate_of_charges_and_none_of_keys() -> None:
+    rare, always = Behaviour(cancel_lost_answer_rate=0.05), Behaviour(cancel_lost_answer_rate=1.0)
+    lost = [decide.loses_cancel(rare, 1, charge_id) for charge_id in KEYS]
+    assert 180 <= sum(lost) <= 320  # 250 expected, 15 the standard deviation
+    assert lost == [decide.loses_cancel(rare, 1, charge_id) for charge_id in KEYS]
+    assert all(decide.loses_cancel(always, 1, charge_id) for charge_id in KEYS[:200])
+    assert not any(decide.loses_cancel(Behaviour(), 1, charge_id) for charge_id in KEYS[:200])
+    assert decide.faults(always, 1, "k", "pm_card") == frozenset()
+
+
 def test_rates_of_zero_and_one_are_never_and_always() -> None:
     assert not any(decide.faults(Behaviour(), 1, key, "pm_card") for key in KEYS[:200])
     always = rates(1.0)
-    assert all(decide.faults(always, 1, key, "pm_card") == frozenset(Fault) for key in KEYS[:200])
+    assert all(decide.faults(always, 1, key, "pm_card") == FAULTS_OF_KEYS for key in KEYS[:200])
 
 
 @pytest.mark.parametrize(
@@ -163,6 +177,13 @@ def test_pending_charge_knows_what_it_settles_to(rate: float, settles_to: Charge
     outcome = decide.outcome(behaviour, 1, "k", "pm_card", 0)
     assert (outcome.status, outcome.settles_to, outcome.settle_after_seconds) == (ChargeStatus.PENDING, settles_to, 90)
     assert (outcome.decline is not None) is (settles_to is ChargeStatus.FAILED)
+
+
+def test_a_charge_that_the_customer_completes_waits_and_then_succeeds_whatever_the_rates() -> None:
+    behaviour = Behaviour(settle_after_seconds=90.0, decline_rate=1.0, pending_rate=1.0, late_failure_rate=1.0)
+    assert decide.outcome(behaviour, 1, "k", "pm_customer_completes", 0) == Outcome(
+        status=ChargeStatus.REQUIRES_ACTION, settle_after_seconds=90.0, settles_to=ChargeStatus.SUCCEEDED
+    )
 
 
 def test_delay_lies_between_its_bounds_and_reproduces() -> None:

@@ -223,6 +223,7 @@ def test_a_refunds_answer_may_be_lost_as_a_charges(shared: FakeGateway) -> None:
         ("pm_card", ["charge.succeeded"]),
         ("pm_decline_stolen_card", ["charge.failed"]),
         ("pm_requires_action", ["charge.requires_action"]),
+        ("pm_customer_completes", ["charge.requires_action", "charge.succeeded"]),
         ("pm_pending", ["charge.pending", "charge.succeeded"]),
         ("pm_late_failure", ["charge.succeeded", "charge.reversed"]),
     ],
@@ -259,6 +260,36 @@ def test_a_charge_that_succeeded_is_reversed_by_hand_once(gateway: FakeGateway, 
     again.value.close()
     assert again.value.code == 400
     assert refund(gateway, made, 1)[1]["error"]["code"] == "charge_not_refundable"
+
+
+def test_what_the_customer_or_a_cancel_made_of_a_charge_is_told_once(gateway: FakeGateway, receiver: Receiver) -> None:
+    completed, failed, canceled = (charge(gateway, "pm_requires_action") for _ in range(3))
+    gateway.complete(completed["id"])
+    gateway.complete(failed["id"], fails=True)
+    for _ in range(2):
+        assert post(gateway, f"/v1/charges/{canceled['id']}/cancel", "unused", {})[1]["status"] == "canceled"
+    until(lambda: gateway.summary()["webhooks"] == {"told": 6, "waiting": 0})
+    for made, kind in ((completed, "charge.succeeded"), (failed, "charge.failed"), (canceled, "charge.canceled")):
+        assert set(receiver.kinds(made["id"])) == {"charge.requires_action", kind}
+        (told,) = (event for event in receiver.events(made["id"]) if event["type"] == kind)
+        assert told["data"] == get(gateway, f"/v1/charges/{made['id']}")
+
+
+def test_stripe_tells_of_a_canceled_intent(gateway: FakeGateway, receiver: Receiver) -> None:
+    fields = "amount=1000&currency=usd&payment_method=pm_requires_action&confirm=true&off_session=true"
+    made = form(gateway, "/v1/payment_intents", fields)
+    canceled = form(gateway, f"/v1/payment_intents/{made['id']}/cancel", "")
+    until(lambda: sorted(receiver.kinds(made["id"])) == ["payment_intent.canceled", "payment_intent.requires_action"])
+    (told,) = (event for event in receiver.events(made["id"]) if event["type"] == "payment_intent.canceled")
+    assert told["data"]["object"] == canceled
+
+
+def form(gateway: FakeGateway, path: str, fields: str) -> dict[str, Any]:
+    headers = {"Idempotency-Key": f"form-{next(_numbers)}", "Content-Type": "application/x-www-form-urlencoded"}
+    request = urllib.request.Request(gateway.url + path, fields.encode(), headers)  # noqa: S310 - our own URL
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        document: dict[str, Any] = json.load(answer)
+        return document
 
 
 def test_what_is_refused_is_sent_again_until_it_is_taken(gateway: FakeGateway, receiver: Receiver) -> None:
