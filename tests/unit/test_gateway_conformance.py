@@ -92,6 +92,7 @@ def test_what_cannot_be_tried_is_skipped_and_says_what_it_needs(provider: FakeGa
         "charge.declined": "needs --declines",
         "charge.pending": "needs --pending",
         "charge.action": "needs --requires-action",
+        "cancel.waiting": "needs --requires-action",
         "door.key": "needs an API key",
         "refund.declined": "needs --declines",
         **dict.fromkeys(
@@ -124,6 +125,10 @@ class Exchange:
     @property
     def is_charge(self) -> bool:
         return (self.method, self.path) == ("POST", "/v1/charges")
+
+    @property
+    def is_cancel(self) -> bool:
+        return self.method == "POST" and self.path.endswith("/cancel")
 
 
 Spoil = Callable[[Exchange], None]
@@ -229,6 +234,64 @@ def gives_no_codes(exchange: Exchange) -> None:
         exchange.answer["error"].pop("code", None)
 
 
+def only_looks_where_it_should_cancel(exchange: Exchange) -> None:
+    if exchange.is_cancel:
+        exchange.method, exchange.path = "GET", exchange.path.removesuffix("/cancel")
+
+
+def looks_up_what_was(exchange: Exchange) -> None:
+    if exchange.method == "GET" and exchange.answer.get("status") == "canceled":
+        exchange.answer["status"] = "requires_action"
+
+
+def lists_what_was(exchange: Exchange) -> None:
+    for each in exchange.answer.get("data", []):
+        each["status"] = each["status"].replace("canceled", "requires_action")
+
+
+def calls_a_cancel_a_decline(exchange: Exchange) -> None:
+    if exchange.answer.get("status") == "canceled":
+        exchange.answer["failure"] = {"code": "canceled"}
+
+
+class RefusesTheSecondCancel:
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def __call__(self, exchange: Exchange) -> None:
+        if exchange.is_cancel and exchange.path in self._seen:
+            exchange.status, exchange.answer = 400, {"error": {"type": "invalid_request_error"}}
+        self._seen.add(exchange.path)
+
+
+def refuses_to_cancel_what_was_made(exchange: Exchange) -> None:
+    if exchange.is_cancel and exchange.answer.get("status") == "succeeded":
+        exchange.status, exchange.answer = 400, {"error": {"type": "invalid_request_error"}}
+
+
+def calls_what_was_made_canceled(exchange: Exchange) -> None:
+    if exchange.is_cancel and exchange.status == 200:
+        exchange.answer["status"] = "canceled"
+
+
+class TakesBackWhatItCancels:
+    """The money of a charge that was made is given back by a cancel, though its answer says otherwise."""
+
+    def __init__(self) -> None:
+        self._canceled: set[str] = set()
+
+    def __call__(self, exchange: Exchange) -> None:
+        if exchange.is_cancel:
+            self._canceled.add(exchange.path.split("/")[-2])
+        elif exchange.answer.get("id") in self._canceled and exchange.answer["status"] == "succeeded":
+            exchange.answer["status"] = "reversed"
+
+
+def cancels_what_is_not_there(exchange: Exchange) -> None:
+    if exchange.is_cancel and exchange.status == 404:
+        exchange.status, exchange.answer = 200, {}
+
+
 FORGETFUL = {"key.replayed", "key.by-value", "key.mismatch", "key.at-once", "charge.declined", "refund.keyed"}
 
 
@@ -245,6 +308,15 @@ FORGETFUL = {"key.replayed", "key.by-value", "key.mismatch", "key.at-once", "cha
         (nothing, hides_failed_charges, {"charge.declined"}),
         (nothing, says_all_pages_are_the_last, {"find.pages"}),
         (nothing, does_not_say_when_to_look_again, {"charge.pending"}),
+        (only_looks_where_it_should_cancel, nothing, {"cancel.waiting"}),
+        (nothing, looks_up_what_was, {"cancel.waiting"}),
+        (nothing, lists_what_was, {"cancel.waiting"}),
+        (nothing, calls_a_cancel_a_decline, {"cancel.waiting"}),
+        (nothing, RefusesTheSecondCancel(), {"cancel.waiting"}),
+        (nothing, refuses_to_cancel_what_was_made, {"cancel.made"}),
+        (nothing, calls_what_was_made_canceled, {"cancel.made"}),
+        (nothing, TakesBackWhatItCancels(), {"cancel.made"}),
+        (nothing, cancels_what_is_not_there, {"cancel.made"}),
     ],
 )
 def test_a_wrong_provider_is_told_what_it_breaks(provider: FakeGateway, before: Spoil, after: Spoil, rules: set[str]) -> None:
@@ -455,6 +527,14 @@ def schema_of(content: dict[str, Any]) -> str:
     return name
 
 
+def described_path(path: str, paths: dict[str, Any]) -> str:
+    """`/v1/charges/{id}/cancel` for `/v1/charges/ch_x/cancel`."""
+    if path in paths:
+        return path
+    _, version, kind, _, *act = path.split("/")
+    return "/".join(["", version, kind, "{id}", *act])
+
+
 def test_the_openapi_file_describes_what_the_fake_answers(provider: FakeGateway) -> None:
     """Every request of the conformance test, and every answer to it."""
     document = openapi()
@@ -463,11 +543,11 @@ def test_the_openapi_file_describes_what_the_fake_answers(provider: FakeGateway)
     problems: list[tuple[str, str, str]] = []
 
     def look(exchange: Exchange) -> None:
-        path = exchange.path if exchange.path in paths else exchange.path.rpartition("/")[0] + "/{id}"
+        path = described_path(exchange.path, paths)
         operation = paths[path][exchange.method.lower()]
         name = schema_of(resolved(document, operation["responses"][str(exchange.status)]))
         problems.extend((path, name, error.message) for error in validators[name].iter_errors(exchange.answer))
-        if exchange.method == "POST" and exchange.status == 200:
+        if exchange.status == 200 and "requestBody" in operation:
             validators[schema_of(operation["requestBody"])].validate(json.loads(exchange.body))
         seen.add((exchange.method, path, exchange.status))
 

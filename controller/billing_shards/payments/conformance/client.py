@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 
@@ -93,6 +93,10 @@ class Client:
         made = document(reply.body)
         expect(isinstance(made.get("id"), str), "a charge has an id", reply)
         return made
+
+    async def cancel(self, charge_id: str) -> Reply:
+        """Ask that a charge is not completed any more. Raises `Broken` where no answer comes."""
+        return await self._send("POST", f"/v1/charges/{quote(charge_id, safe='')}/cancel")
 
     async def charges_of(self, reference: str) -> list[Document]:
         """What the look-up by reference lists."""

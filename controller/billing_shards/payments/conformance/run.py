@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import aiohttp
 
-from billing_shards.payments.conformance import charges, refunds, webhooks
+from billing_shards.payments.conformance import cancels, charges, refunds, webhooks
 from billing_shards.payments.conformance.client import Client, session
 from billing_shards.payments.conformance.model import Broken, Result, Rule, Trial, Verdict
 
@@ -21,7 +21,7 @@ async def check(url: str, api_key: str | None, trial: Trial) -> AsyncGenerator[R
 
 def rules(*, api_key: bool) -> list[Rule]:
     """Every rule, in the order in which they are tried. `api_key`: whether the provider asks for one."""
-    return [*charges.rules(api_key=api_key), *refunds.rules(), *webhooks.rules()]
+    return [*charges.rules(api_key=api_key), *cancels.rules(), *refunds.rules(), *webhooks.rules()]
 
 
 async def _result(rule: Rule, client: Client, trial: Trial) -> Result:
