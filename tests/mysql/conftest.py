@@ -81,6 +81,6 @@ def fake_provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGate
 def money(make_shard_set: Callable[..., ShardSet], fake_provider: FakeGateway) -> Money:
     """A shard set whose provider is the fake one, which knows nothing yet."""
     fake_provider.reset()
-    fake_provider.configure(pending_decline_rate=0.0)
+    fake_provider.configure(pending_decline_rate=0.0, cancel_lost_answer_rate=0.0)
     shard_set = make_shard_set(shardCount=4, gateway={"url": fake_provider.url, "timeoutSeconds": 60})
     return Money(shard_set=shard_set, fake=fake_provider)

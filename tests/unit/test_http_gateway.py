@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pytest
 from structlog.testing import capture_logs
@@ -737,6 +738,76 @@ def test_only_an_empty_list_is_a_refund_that_is_not_there(body: object, found: R
                 await gateway.close()
 
     assert asyncio.run(main()) == found
+
+
+CANCELED = Declined(decline_class=DeclineClass.RETRYABLE, code="canceled", provider_ref="ch_1")
+
+
+def cancel(url: str, reference: str, provider_ref: str) -> Found:
+    return using(url, lambda gateway: gateway.cancel(reference, provider_ref))
+
+
+def asked_to_cancel(answer: bytes, provider_ref: str = "ch_1") -> tuple[Found, bytes]:
+    """What a cancel makes of an answer, and what was sent."""
+
+    async def main() -> tuple[Found, bytes]:
+        async with stranger(answer) as other:
+            gateway = HttpGateway(GatewaySpec(url=other.url), lambda: None, connections_max=5)
+            try:
+                return await gateway.cancel("7/1/1", provider_ref), other.requests[0]
+            finally:
+                await gateway.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [
+        (http(200, {**CHARGE, "status": "canceled"}), CANCELED),
+        (http(200, CHARGE), Succeeded(provider_ref="ch_1")),
+        (http(200, {**CHARGE, "status": "pending"}), Pending(provider_ref="ch_1")),
+        (http(200, {**CHARGE, "status": "requires_action"}), ActionRequired(provider_ref="ch_1")),
+        (http(200, FAILED), Declined(decline_class=DeclineClass.RETRYABLE, code="generic_decline", provider_ref="ch_1")),
+        (http(200, {**CHARGE, "reference": "7/1/2"}), Unknown(reason="answer 200 was not understood", cause=Cause.FAILED)),
+        (http(404, {"error": {"code": "resource_missing"}}), NotFound()),
+        (http(404, {"error": {"code": "no_such_route"}}), Unknown(reason="cancel answered 404", cause=Cause.FAILED)),
+        (http(404, PAGE), Unknown(reason="cancel answered 404", cause=Cause.FAILED)),
+        (http(409, {}), Unknown(reason="in flight", retry_after_seconds=1, cause=Cause.IN_FLIGHT)),
+        (http(402, {"charge": FAILED}), Unknown(reason="cancel answered 402", cause=Cause.FAILED)),
+        (http(500, CHARGE), Unknown(reason="cancel answered 500", cause=Cause.FAILED)),
+        (http(429, {}), NotSent(reason="rate limited", cause=Cause.RATE_LIMITED)),
+        (http(401, {}), NotSent(reason="our key was refused (401)", cause=Cause.CONFIG)),
+        (b"", Unknown(reason="no answer: ServerDisconnectedError")),
+    ],
+)
+def test_only_the_charge_itself_says_what_a_cancel_came_to(answer: bytes, wanted: Found) -> None:
+    """Whatever else comes back frees no new attempt."""
+    found, asked_for = asked_to_cancel(answer)
+    assert found == wanted
+    assert asked_for.startswith(b"POST /v1/charges/ch_1/cancel HTTP/1.1")
+    assert b"idempotency-key" not in asked_for.lower()
+
+
+@pytest.mark.parametrize("name", ["ch/../1", "ch?1", "ch 1%"])
+def test_a_charges_name_cannot_lead_to_another_path(name: str) -> None:
+    sent = asked_to_cancel(http(200, CHARGE), name)[1]
+    assert sent.split(b" ")[1] == f"/v1/charges/{quote(name, safe='')}/cancel".encode()
+
+
+def test_what_waits_is_canceled_for_good_and_what_took_money_is_left(provider: FakeGateway) -> None:
+    waits, made = request("pm_requires_action"), request("pm_card")
+    waiting, paid = charge(provider.url, waits), charge(provider.url, made)
+    assert isinstance(waiting, ActionRequired)
+    assert waiting.provider_ref is not None
+    assert isinstance(paid, Succeeded)
+    canceled = cancel(provider.url, waits.reference, waiting.provider_ref)
+    assert canceled == Declined(decline_class=DeclineClass.RETRYABLE, code="canceled", provider_ref=waiting.provider_ref)
+    assert cancel(provider.url, waits.reference, waiting.provider_ref) == canceled
+    assert find(provider.url, waits.reference) == canceled
+    assert cancel(provider.url, made.reference, paid.provider_ref) == paid
+    assert cancel(provider.url, waits.reference, "ch_nobody") == NotFound()
+    assert charges_of(provider, waits) == ["canceled"]
 
 
 def listed(*statuses: str) -> bytes:

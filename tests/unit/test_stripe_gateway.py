@@ -621,6 +621,72 @@ def test_an_answer_is_taken_by_its_meaning(answer: bytes, outcome: Outcome) -> N
     assert asked(answer)[0] == outcome
 
 
+UNEXPECTED = {"type": "invalid_request_error", "code": "payment_intent_unexpected_state", "message": "You cannot cancel it."}
+CANCELED_INTENT, PROCESSING = {**INTENT, "status": "canceled", "cancellation_reason": None}, {**INTENT, "status": "processing"}
+CANCELED = Declined(decline_class=DeclineClass.RETRYABLE, code="canceled", provider_ref="pi_1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [
+        (http(200, CANCELED_INTENT), CANCELED),
+        (http(200, INTENT), Succeeded(provider_ref="pi_1")),
+        (http(400, {"error": {**UNEXPECTED, "payment_intent": INTENT}}), Succeeded(provider_ref="pi_1")),
+        (http(400, {"error": {**UNEXPECTED, "payment_intent": CANCELED_INTENT}}), CANCELED),
+        (
+            http(400, {"error": {**UNEXPECTED, "payment_intent": {**INTENT, "status": "processing"}}}),
+            Pending(provider_ref="pi_1"),
+        ),
+        (
+            http(400, {"error": {**UNEXPECTED, "payment_intent": {**INTENT, "metadata": {}}}}),
+            Unknown(reason="answer 400 was not understood", cause=Cause.FAILED),
+        ),
+        (http(400, {"error": UNEXPECTED}), Unknown(reason="cancel answered 400", cause=Cause.FAILED)),
+        (http(200, {**INTENT, "id": None}), Unknown(reason="answer 200 was not understood", cause=Cause.FAILED)),
+        (http(404, {"error": {"type": "invalid_request_error", "code": "resource_missing"}}), NotFound()),
+        (http(404, PAGE), Unknown(reason="cancel answered 404", cause=Cause.FAILED)),
+        (
+            http(409, {"error": {"type": "idempotency_error"}}),
+            Unknown(reason="in flight", retry_after_seconds=1, cause=Cause.IN_FLIGHT),
+        ),
+        (http(500, {"error": {"type": "api_error"}}), Unknown(reason="cancel answered 500", cause=Cause.FAILED)),
+        (http(429, {"error": {}}), NotSent(reason="rate limited", cause=Cause.RATE_LIMITED)),
+    ],
+)
+def test_only_the_intent_itself_says_what_a_cancel_came_to(answer: bytes, wanted: Found) -> None:
+    """Whatever else comes back frees no new attempt."""
+
+    async def main() -> tuple[Found, bytes]:
+        async with stranger(answer) as other:
+            gateway = StripeGateway(GatewaySpec(type="stripe", url=other.url), lambda: KEY, connections_max=5)
+            try:
+                return await gateway.cancel("7/1/1", "pi_1"), other.heads[0]
+            finally:
+                await gateway.close()
+
+    found, sent = asyncio.run(main())
+    assert found == wanted
+    assert sent.startswith(b"POST /v1/payment_intents/pi_1/cancel HTTP/1.1")
+
+
+def test_an_intent_that_waits_is_canceled_for_good_and_one_that_succeeded_is_left(provider: FakeGateway) -> None:
+    waits, made = request("pm_requires_action"), request()
+    waiting, paid = charge(provider.url, waits), charge(provider.url, made)
+    assert isinstance(waiting, ActionRequired)
+    assert isinstance(paid, Succeeded)
+
+    def cancel(wanted: ChargeRequest, provider_ref: str | None) -> Found:
+        assert provider_ref is not None
+        return using(provider.url, lambda gateway: gateway.cancel(wanted.reference, provider_ref))
+
+    canceled = cancel(waits, waiting.provider_ref)
+    assert canceled == Declined(decline_class=DeclineClass.RETRYABLE, code="canceled", provider_ref=waiting.provider_ref)
+    assert cancel(waits, waiting.provider_ref) == canceled
+    assert find(provider.url, waits.reference) == canceled
+    assert cancel(made, paid.provider_ref) == paid
+    assert cancel(waits, "pi_nobody") == NotFound()
+
+
 @pytest.mark.parametrize(
     "change",
     [
