@@ -48,7 +48,7 @@ class Point:
     """Where a process dies."""
 
     step: str
-    """A key of `TRANSACTIONS`, or `charge` or `find`: a request to the provider."""
+    """A key of `TRANSACTIONS`, or `charge`, `find` or `cancel`: a request to the provider."""
     moment: str
     """Of a transaction: in the middle, before COMMIT, COMMIT sent, after COMMIT. Of a request: before send, sent, answered."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,8 +14,13 @@ import pytest
 
 from billing_shards.audit.auditor import audit
 from billing_shards.audit.model import ProviderCharge
+from billing_shards.billing.subscriptions import By, Subject, change_payment_method
 from billing_shards.jobs import store
-from billing_shards.jobs.model import RENEWAL
+from billing_shards.jobs.model import RENEWAL, Job
+from billing_shards.payments.charge import charge
+from billing_shards.payments.http import HttpGateway
+from billing_shards.payments.model import Outcome
+from billing_shards.payments.settle import Result, settle
 from billing_shards.settings import ProcessSettings
 from hack.fake_gateway import FakeGateway
 from tests.mysql.killing import TRANSACTIONS, Doomed, Point
@@ -25,7 +31,7 @@ MOMENTS = ("in the middle", "before COMMIT", "COMMIT sent", "after COMMIT")
 POINTS = [
     *(Point(step=step, moment=moment) for step in TRANSACTIONS for moment in MOMENTS),
     *(Point(step="charge", moment=moment) for moment in ("before send", "sent", "answered")),
-    *(Point(step="find", moment=moment) for moment in ("before send", "answered")),
+    *(Point(step=step, moment=moment) for step in ("find", "cancel") for moment in ("before send", "answered")),
 ]
 START = datetime.now(UTC).date() - timedelta(days=10)
 SPEC: dict[str, Any] = {
@@ -38,13 +44,16 @@ SPEC: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a dead process left: has the due period an invoice, is its job claimed or done, was it charged, is that booked?"""
+    """What a dead process left: has the due period an invoice, is its job claimed or done, was it charged, is that booked; was a
+    charge that waited for the customer canceled?
+    """
 
     invoiced: bool = True
     status: int = 1
     attempts: int = 1
     charged: bool = False
     booked: bool = False
+    canceled: bool = False
 
 
 _UNCLAIMED = Left(status=0, attempts=0)
@@ -69,6 +78,8 @@ def expected(point: Point) -> Left:
             return Left()
         case "charge" | "renew":  # a renewal changes only when the lease ends; the request under way goes on without its sender
             return _CHARGED
+        case "cancel":
+            return Left(canceled=point.moment == "answered")
         case _:  # a look changes nothing
             return Left()
 
@@ -110,7 +121,7 @@ class Site:
     def prepare(self, point: Point, shard: int) -> str:
         """Whatever must be there for a process to come to the point; the subscription."""
         subscription = next(f"sub-{n}" for n in range(100_000) if self.shard_set.shard_of(f"sub-{n}") == shard)
-        method = "pm_hang" if hangs(point) else "pm_ok"
+        method = "pm_requires_action" if point.step == "cancel" else "pm_hang" if hangs(point) else "pm_ok"
         begun = datetime.combine(START, datetime.min.time())
         following = begun if point.step == "schedule" else begun + timedelta(days=30)
         self.shard_set.add_subscription(
@@ -126,6 +137,8 @@ class Site:
             self.shard_set.add_due_job(subscription, period_start=START, payment_method=method)
         if point.step in ("reap", "find"):
             self._abandon(point, shard)
+        if point.step == "cancel":
+            self._change_mind(subscription, shard)
         return subscription
 
     def _abandon(self, point: Point, shard: int) -> None:
@@ -137,15 +150,33 @@ class Site:
             ended = "UPDATE billing_job SET due_at = NOW(6) - INTERVAL 1 SECOND WHERE shard_id = %(shard)s"
             self.shard_set.change(shard, ended)
 
+    def _change_mind(self, subscription: str, shard: int) -> None:
+        """The charge waits for the customer, who gives another payment method."""
+        router = self.shard_set.router
+        (job,) = store.claim(router, shard, RENEWAL, limit=1, lease_seconds=60, provider="http")
+        outcome = asyncio.run(self._charge(job))
+        settle(router, shard, [Result(job=job, outcome=outcome, draw=0.0)], policy=self.shard_set.spec.retry)
+        subject = Subject(id=subscription, shard_count=self.shard_set.spec.shard_count)
+        by = By(actor="anna", reason="the customer asked for it")
+        change_payment_method(router, subject, "pm_ok", grace_seconds=86_400, by=by)
+
+    async def _charge(self, job: Job) -> Outcome:
+        gateway = HttpGateway(self.shard_set.spec.gateway, lambda: None, connections_max=1)
+        try:
+            return await charge(gateway, job)
+        finally:
+            await gateway.close()
+
     def left(self, shard: int) -> Left:
         """What is there of the shard's one period."""
         jobs = self.shard_set.rows(shard, "SELECT status FROM billing_job WHERE shard_id = %(shard)s")
-        charges = [charge for charge in self.provider.charges() if charge["reference"].startswith(f"{shard}/")]
+        charges = {each["status"] for each in self.provider.charges() if each["reference"].startswith(f"{shard}/")}
         return Left(
             invoiced=bool(self._count(shard, "invoice")),
             status=jobs[0][0] if jobs else -1,
             attempts=self._count(shard, "payment_attempt"),
-            charged=bool(charges),
+            charged="succeeded" in charges,
+            canceled="canceled" in charges,
             booked=bool(self._count(shard, "ledger_entry", "kind = 2")),
         )
 
