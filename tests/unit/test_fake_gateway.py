@@ -292,22 +292,24 @@ def test_of_a_cancel_and_a_completion_at_once_exactly_one_happens(gateway: FakeG
     assert set(statuses) == {"succeeded", "canceled"}
 
 
-def test_a_cancel_that_settlement_overtakes_changes_and_tells_nothing(tmp_path: Path) -> None:
-    async def body() -> tuple[str | None, list[str]]:
+def test_of_a_cancel_and_a_settlement_at_once_one_happens_and_is_told(tmp_path: Path) -> None:
+    async def body() -> tuple[str | None, str | None, list[str]]:
         store = Store(tmp_path / "state")
         before, settled, canceled = (
-            json.dumps({"id": "ch_x", "status": s}) for s in ("requires_action", "succeeded", "canceled")
+            json.dumps({"id": "ch_x", "status": status}) for status in ("requires_action", "succeeded", "canceled")
         )
         record = KeyRecord(fingerprint="", http_status=200, body=before, created=0.0, generation=0)
         made = NewCharge(charge_id="ch_x", group="3/k", document=before, settles_at=10.0, settled=settled)
         await store.save("k", record, Made(charge=made), None, tell=True)
         _, after = await asyncio.gather(store.settle(10.0, tell=True), store.change_charge("ch_x", before, canceled, told=10.0))
+        late = await store.change_charge("ch_x", before, json.dumps({"id": "ch_x", "status": "failed"}), told=10.0)
         told = [event.kind for _, event in store.events_after(0)]
         await store.close()
-        return after, told
+        return after, late, told
 
-    after, told = asyncio.run(body())
+    after, late, told = asyncio.run(body())
     assert after is not None
+    assert late == after, "what is judged by how it was before changes nothing"
     assert told == [f"charge.{json.loads(after)['status']}"]
 
 
@@ -319,6 +321,22 @@ def test_the_answer_of_a_charges_first_cancel_may_be_lost(gateway: FakeGateway) 
         cancel(gateway, made["id"])
     assert of_reference(gateway, "3/k/1") == [{**made, "status": "canceled"}]
     assert cancel(gateway, made["id"]).body == {**made, "status": "canceled"}
+    assert gateway.summary()["faults"] == {"cancel_lost_answer": 1}
+
+
+def test_of_many_cancels_at_once_one_loses_its_answer(gateway: FakeGateway) -> None:
+    made = waiting(gateway, "k")
+    gateway.configure(cancel_lost_answer_rate=1.0)
+
+    def status(_: int) -> str | None:
+        try:
+            answered: str = cancel(gateway, made["id"]).body["status"]
+        except http.client.RemoteDisconnected:
+            return None
+        return answered
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert Counter(pool.map(status, range(8))) == {None: 1, "canceled": 7}
     assert gateway.summary()["faults"] == {"cancel_lost_answer": 1}
 
 
