@@ -171,8 +171,7 @@ def test_a_look_up_that_lags_behind_is_not_asked_about_a_young_attempt(age: floa
 
 def test_a_provider_that_the_spec_does_not_list_any_more_is_not_asked() -> None:
     outcome = asyncio.run(charge(None, job(resumed=True)))
-    assert isinstance(outcome, NotSent)
-    assert outcome.cause is Cause.CONFIG
+    assert outcome == NotSent(reason="spec lists no gateway http", retry_after_seconds=600, cause=Cause.CONFIG)
 
 
 def test_the_service_is_told_to_the_provider() -> None:

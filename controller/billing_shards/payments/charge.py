@@ -15,7 +15,7 @@ from __future__ import annotations
 import structlog
 
 from billing_shards.jobs.model import Job
-from billing_shards.payments.gateway import PaymentGateway, key_lives
+from billing_shards.payments.gateway import PaymentGateway, key_lives, not_listed
 from billing_shards.payments.model import ActionRequired, Cause, ChargeRequest, NotFound, NotSent, Outcome, Unknown, Unresolvable
 
 _log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ async def charge(gateway: PaymentGateway | None, job: Job, *, service: str | Non
     """
     if gateway is None:
         _log.error("provider_not_configured", provider=job.provider, shard=job.shard, job=job.id)
-        return NotSent(reason=f"spec lists no gateway {job.provider}", cause=Cause.CONFIG)
+        return not_listed(job.provider)
     if job.canceling:
         return await _cancel(gateway, job)
     request = _request(job, service)

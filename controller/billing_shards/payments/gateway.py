@@ -8,6 +8,7 @@ from billing_shards.errors import InvalidInput
 from billing_shards.jobs.model import clock
 from billing_shards.payments.model import (
     Capabilities,
+    Cause,
     ChargeRequest,
     Failed,
     Found,
@@ -23,6 +24,8 @@ from billing_shards.payments.model import (
 
 # A key is not used in the last stretch of its life: the request may be slow, and the provider's clock is not ours.
 _KEY_MARGIN = 0.9
+
+_NOT_LISTED_SECONDS = 600.0
 
 
 class PaymentGateway(Protocol):
@@ -60,6 +63,11 @@ class PaymentGateway(Protocol):
 
     async def close(self) -> None:
         """Close connections."""
+
+
+def not_listed(name: str) -> NotSent:
+    """In place of an answer, where the spec does not list the provider any more: it is asked when it is listed again."""
+    return NotSent(reason=f"spec lists no gateway {name}", retry_after_seconds=_NOT_LISTED_SECONDS, cause=Cause.CONFIG)
 
 
 def key_lives(gateway: PaymentGateway, age: float, *, at: float) -> bool:

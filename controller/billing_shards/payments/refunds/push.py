@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import structlog
 
-from billing_shards.payments.gateway import PaymentGateway, key_lives
+from billing_shards.payments.gateway import PaymentGateway, key_lives, not_listed
 from billing_shards.payments.model import Cause, NotFound, NotSent, RefundOutcome, RefundRequest, Unknown
 from billing_shards.payments.refunds.model import RefundStatus, Taken
 
@@ -25,16 +25,16 @@ async def push(gateway: PaymentGateway | None, taken: Taken) -> RefundOutcome:
     refund = taken.refund
     if gateway is None:
         _log.error("provider_not_configured", provider=refund.provider, shard=refund.shard, refund=refund.id)
-        return NotSent(reason=f"spec lists no gateway {refund.provider}", cause=Cause.CONFIG)
+        return not_listed(refund.provider)
     if taken.sent_age is None:
-        if not key_lives(gateway, taken.sent_age or 0.0, at=taken.taken_at):
+        if not key_lives(gateway, 0.0, at=taken.taken_at):
             _log.warning("refund_held_too_long", shard=refund.shard, refund=refund.id)
             return NotSent(reason="held too long to be sent", cause=Cause.HELD_BACK)
         return await gateway.refund(_request(taken))
     found = await gateway.find_refund(refund.reference, refund.charge_ref)
     if not isinstance(found, NotFound):
         return found
-    if refund.status in _SENT_AGAIN and key_lives(gateway, taken.sent_age or 0.0, at=taken.taken_at):
+    if refund.status in _SENT_AGAIN and key_lives(gateway, taken.sent_age, at=taken.taken_at):
         _log.info("refund_resent", shard=refund.shard, refund=refund.id)
         return await gateway.refund(_request(taken))
     return Unknown(reason="not found at the provider", cause=Cause.KEY_EXPIRED)
