@@ -7,7 +7,6 @@ is measured after it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from billing_shards import bench
 from billing_shards.db import queries
 from billing_shards.settings import Manifest
+from hack.bench import site
 from hack.mysql import MySQLServer
 
 _q = queries("bench")
@@ -41,7 +41,7 @@ def fill(mysql: MySQLServer, manifest_path: Path, *, finished: int, future: int)
     with ThreadPoolExecutor(_CONNECTIONS) as threads:
         list(threads.map(lambda shard: _fill_shard(mysql, database, shard, kinds), shards))
     _set(mysql, "innodb_flush_log_at_trx_commit = 1")
-    _rest(mysql, database)
+    site.rest(mysql, database)
 
 
 def _fill_shard(mysql: MySQLServer, database: str, shard: int, kinds: Iterable[tuple[int, int, int]]) -> None:
@@ -54,23 +54,6 @@ def _fill_shard(mysql: MySQLServer, database: str, shard: int, kinds: Iterable[t
                 words = {"shard": shard, "start": start, "count": size, "status": status, "sign": sign}
                 cursor.execute(_q.fill_past_and_future, words)
             first += count
-
-
-def _rest(mysql: MySQLServer, database: str) -> None:
-    """Have statistics made, and all dirty pages written."""
-    with mysql.client(database=database, autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute("ANALYZE NO_WRITE_TO_BINLOG TABLE billing_job")
-        cursor.fetchall()
-        cursor.execute("SELECT @@GLOBAL.innodb_max_dirty_pages_pct, @@GLOBAL.innodb_io_capacity")
-        dirty, capacity = cursor.fetchone() or (90, 10_000)
-        cursor.execute("SET GLOBAL innodb_max_dirty_pages_pct = 0, GLOBAL innodb_io_capacity = 20000")
-        while True:
-            cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'")
-            row = cursor.fetchone()
-            if row is None or int(row[1]) < 100:
-                break
-            time.sleep(0.5)
-        cursor.execute("SET GLOBAL innodb_io_capacity = %s, GLOBAL innodb_max_dirty_pages_pct = %s", (capacity, dirty))
 
 
 def _set(mysql: MySQLServer, assignment: str) -> None:

@@ -24,7 +24,7 @@ from billing_shards.db import queries
 from billing_shards.jobs.lanes import Lanes
 from billing_shards.settings import Manifest
 from billing_shards.shards.shardset import ManifestSecrets
-from hack.bench import figures, runs, site
+from hack.bench import figures, site
 from hack.mysql import MySQLServer
 
 _q = queries("bench")
@@ -62,8 +62,7 @@ class _Backlog:
 
     left: list[tuple[float, int]]
     """Seconds since the claimers began, jobs not charged yet."""
-    rate: float
-    """Jobs a second."""
+    drained: figures.Round
     bytes_by_table: dict[str, int]
     binlog_bytes: int
 
@@ -77,10 +76,7 @@ def main() -> None:
     count, processes = options.subscriptions, options.processes
     with site.server() as (mysql, folder):
         smoothed = _with_window(mysql, folder, count, processes)
-        sample = count // 10
-        with site.manifest(mysql, folder, **_set(0)) as path:
-            bench.set_up_new(Manifest.read(path))
-            usual = runs.flow(mysql, path, jobs=sample, processes=processes).rate
+        usual = _without_window(mysql, folder, count // 10, processes).drained
         backlog = _without_window(mysql, folder, count, processes)
     seconds, minutes = spread(smoothed.per_second), spread(per_minute(smoothed.per_second))
     facts: dict[str, Any] = {
@@ -91,16 +87,25 @@ def main() -> None:
         **{f"{name}_chi_squared": round(one.chi_squared, 1) for name, one in (("second", seconds), ("minute", minutes))},
         **{f"{name}_p_value": round(one.p_value, 4) for name, one in (("second", seconds), ("minute", minutes))},
         "scheduled_per_s": round(smoothed.scheduled.rate),
-        "schedule_client_us": round(1e6 * smoothed.scheduled.clients / count),
-        "schedule_server_us": round(1e6 * smoothed.scheduled.server / count),
-        "backlog_jobs_per_s": round(backlog.rate),
-        "drain_jobs_per_s": round(usual),
-        "backlog_to_drain": round(backlog.rate / usual, 3),
+        "schedule_client_us": round(1e6 * smoothed.scheduled.clients / count, 1),
+        "schedule_server_us": round(1e6 * smoothed.scheduled.server / count, 1),
+        **_drained("backlog", backlog.drained),
+        **_drained("drain", usual),
+        "backlog_to_drain": round(backlog.drained.rate / usual.rate, 3),
         **_bytes(smoothed, backlog, count),
     }
     figures.table("One midnight", ("", ""), [(name.replace("_", " "), value) for name, value in facts.items()])
-    _plot(smoothed, backlog, usual)
+    _plot(smoothed, backlog, usual.rate)
     figures.result("peak", facts)
+
+
+def _drained(name: str, drained: figures.Round) -> dict[str, float]:
+    """The rate, and CPU microseconds a job."""
+    return {
+        f"{name}_jobs_per_s": round(drained.rate),
+        f"{name}_client_us": round(1e6 * drained.clients / drained.jobs, 1),
+        f"{name}_server_us": round(1e6 * drained.server / drained.jobs, 1),
+    }
 
 
 def spread(counts: Sequence[int]) -> Spread:
@@ -147,20 +152,22 @@ def _without_window(mysql: MySQLServer, folder: Path, count: int, processes: int
         manifest = Manifest.read(path)
         bench.set_up_new(manifest)
         bench.fill(manifest, count, bench.Arrivals(first_due=_last_midnight(mysql)))
+        site.rest(mysql, manifest.spec.databases[0].database)
         binlog = site.binlog_bytes(mysql)
         left: list[tuple[float, int]] = []
         with bench.Claimers(path, processes) as claimers:
-            start = time.perf_counter()
+            server, start = figures.cpu_of(mysql.pid), time.perf_counter()
             claimers.go()
             while (waiting := count - sum(claimers.charged())) and claimers.alive:
                 left.append((time.perf_counter() - start, waiting))
                 time.sleep(_LOOK_SECONDS)
-            claimers.finish()
-            seconds = time.perf_counter() - start
+            used = claimers.finish()
+            seconds, server = time.perf_counter() - start, figures.cpu_of(mysql.pid) - server
         left.append((seconds, 0))
+        clients = sum(one.cpu_seconds for one in used)
         return _Backlog(
             left=left,
-            rate=count / seconds,
+            drained=figures.Round(jobs=count, rate=count / seconds, clients=clients, server=server),
             bytes_by_table=site.table_bytes(mysql, manifest),
             binlog_bytes=site.binlog_bytes(mysql) - binlog,
         )
