@@ -23,7 +23,7 @@ from billing_shards.errors import BillingShardsError
 from billing_shards.jobs import purge, store
 from billing_shards.jobs.lanes import Lanes
 from billing_shards.outbox import events, keeping
-from billing_shards.payments.refunds.pusher import RefundPusher
+from billing_shards.payments.asker import Asker
 from billing_shards.payments.webhooks.apply import Applier
 from billing_shards.payments.webhooks.store import count_waiting
 from billing_shards.settings import ProcessSettings, ShardSetSpec
@@ -34,6 +34,7 @@ _log = structlog.get_logger(__name__)
 _CONNECTIONS = 4  # to each database: chores wait for one another rather than crowd it
 _MEASURE_SECONDS = 5.0
 _PURGE_SECONDS = 5.0
+_LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class Housekeeper:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def chores(spec: ShardSetSpec, router: ShardRouter, refunds: RefundPusher) -> list[Chore]:
+def chores(spec: ShardSetSpec, router: ShardRouter, asker: Asker) -> list[Chore]:
     """Everything that a housekeeper does."""
     lanes = Lanes(spec)
     webhooks = Applier(spec, router)
@@ -114,7 +115,8 @@ def chores(spec: ShardSetSpec, router: ShardRouter, refunds: RefundPusher) -> li
         Chore(name="measure_events", seconds=_MEASURE_SECONDS, step=partial(keeping.measure, router)),
         Chore(name="apply_webhooks", seconds=1.0, step=webhooks.apply),
         Chore(name="purge_webhooks", seconds=60.0, step=webhooks.purge),
-        Chore(name="push_refunds", seconds=1.0, step=refunds.step, while_paused=False),
+        Chore(name="push_refunds", seconds=1.0, step=asker.refunds, while_paused=False),
+        Chore(name="look_at_customers", seconds=_LOOK_SECONDS, step=asker.customers, while_paused=False),
         Chore(name="purge_events", seconds=_PURGE_SECONDS, step=partial(keeping.purge, router, spec.outbox)),
     ]
 
@@ -171,14 +173,14 @@ async def work(settings: ProcessSettings) -> None:
         if router is None:
             return
         spec = shard_set.spec
-        refunds = RefundPusher(router, lambda: process.providers(shard_set), spec)
-        housekeeper = Housekeeper(router, range(spec.shard_count), chores(spec, router, refunds), paused=spec.paused)
+        asker = Asker(router, lambda: process.providers(shard_set), spec)
+        housekeeper = Housekeeper(router, range(spec.shard_count), chores(spec, router, asker), paused=spec.paused)
         process.stop_on_signals(housekeeper.stop)
         watch = asyncio.create_task(process.watch_paused(settings, housekeeper.pause))
         probes.ready = True
         _log.info("housekeeper_started")
         try:
-            with refunds:
+            with asker:
                 async with publishing.running(shard_set), receiver.running(shard_set, settings.webhook_port):
                     await housekeeper.run()
         finally:

@@ -10,7 +10,7 @@ import structlog
 from billing_shards import process, publishing, receiver, schema, telemetry
 from billing_shards.claimer import Claimer
 from billing_shards.housekeeper import Housekeeper, chores
-from billing_shards.payments.refunds.pusher import RefundPusher
+from billing_shards.payments.asker import Asker
 from billing_shards.settings import Manifest, ProcessSettings
 from billing_shards.shards import shardset
 from billing_shards.shards.shardset import ManifestSecrets
@@ -46,13 +46,13 @@ async def run(manifest: Manifest, *, metrics_port: int = 0, webhook_port: int = 
     providers = process.providers(shard_set)
     shards = range(manifest.spec.shard_count)
     claimer = Claimer(manifest.spec, router, renewals, providers, shards)
-    refunds = RefundPusher(router, lambda: process.providers(shard_set), manifest.spec)
-    housekeeper = Housekeeper(router, shards, chores(manifest.spec, router, refunds), paused=manifest.spec.paused)
+    asker = Asker(router, lambda: process.providers(shard_set), manifest.spec)
+    housekeeper = Housekeeper(router, shards, chores(manifest.spec, router, asker), paused=manifest.spec.paused)
     process.stop_on_signals(stop.set)
     probes = process.Probes()
     webhooks = receiver.running(shard_set, webhook_port)
     try:
-        with refunds:
+        with asker:
             async with probes.serve(metrics_port) as port, publishing.running(shard_set), webhooks, asyncio.TaskGroup() as group:
                 probes.ready = True
                 _log.info("running", shard_set=manifest.name, metrics_port=port)

@@ -77,7 +77,8 @@ UPDATE JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
          attempt_open TINYINT         PATH '$[5]',
          checks       TINYINT UNSIGNED PATH '$[6]')) AS r
 STRAIGHT_JOIN billing_job AS j ON j.shard_id = %(shard)s AND j.id = r.id
-SET j.status = r.status, j.lane = r.lane, j.due_at = NOW(6) + INTERVAL r.wait_seconds * 1000000 MICROSECOND,
+SET j.status = r.status, j.lane = r.lane,
+    j.due_at = COALESCE(NOW(6) + INTERVAL r.wait_seconds * 1000000 MICROSECOND, '9999-12-31'),
     j.attempt_open = r.attempt_open, j.checks = r.checks, j.lost_leases = 0, j.updated_at = NOW(6)
 WHERE j.status = 1 AND j.lease_token = r.token
 

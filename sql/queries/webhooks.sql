@@ -95,9 +95,11 @@ WHERE shard_id = %(shard)s AND invoice_id IN %(ids)s AND status <> 3
 GROUP BY invoice_id
 
 -- name: ask_jobs
--- The look that a webhook leads to does not bring the review nearer. Jobs in work, or finished, are not touched.
+-- The look that a webhook leads to does not bring the review nearer; looks at an attempt that is opened again are counted anew. Jobs in
+-- work, or finished, are not touched.
 UPDATE billing_job FORCE INDEX (PRIMARY)
-SET status = 0, lane = lane | 1, due_at = NOW(6), attempt_open = 1, checks = checks - (checks > 0), updated_at = NOW(6)
+SET status = 0, lane = lane | 1, due_at = NOW(6), checks = IF(attempt_open, checks - (checks > 0), 0), attempt_open = 1,
+    updated_at = NOW(6)
 WHERE shard_id = %(shard)s AND id IN %(ids)s AND status IN (0, 4, 5)
 
 -- name: reopen_attempts

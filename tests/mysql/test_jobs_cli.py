@@ -228,10 +228,21 @@ def test_one_that_waits_for_the_customer_is_canceled_to_be_tried_again(shard_set
     due = add(shard_set)
     end(shard_set, due, ActionRequired())
     assert status(shard_set, due).status == Status.AWAITING_CUSTOMER
+    assert "the customer; a look in " in jobs("list").out
     assert jobs("retry", name(due), *WHY).code == ExitCode.OK
+    assert "next: attempt 1 is canceled, unless it was paid" in jobs("show", name(due)).out
     assert [(job.id, job.attempt_no, job.canceling) for job in claim(shard_set, lane=RETRY)] == [(due.job, 1, True)]
-    assert "attempt 1 canceling" in jobs("show", name(due)).out
     assert acts(shard_set, due)[0]["after_act"]["attempt_open"] is True
+
+
+def test_one_that_waits_for_another_payment_method_is_never_due(shard_set: ShardSet, jobs: Callable[..., Ended]) -> None:
+    due = add(shard_set)
+    end(shard_set, due, Declined(decline_class=DeclineClass.NEW_METHOD, code="expired_card"))
+    (row,) = jobs("list", "--json").json["jobs"]
+    assert (row["status"], row["due_at"]) == ("awaiting-customer", None)
+    assert "9999" not in jobs("list").out + jobs("show", name(due)).out
+    assert "waits for the customer;" in jobs("show", name(due)).out
+    assert jobs("show", name(due), "--json").json["job"]["due_at"] is None
 
 
 def test_a_job_is_taken_back_from_a_worker_whose_outcome_then_changes_nothing(

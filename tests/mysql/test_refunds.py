@@ -14,10 +14,10 @@ from billing_shards.errors import BillingShardsError, InvalidInput
 from billing_shards.errors import NotFound as NothingThere
 from billing_shards.jobs.model import RETRY
 from billing_shards.payments import recheck
+from billing_shards.payments.asker import Asker
 from billing_shards.payments.model import AttemptOutcome, DeclineClass, Declined, NotFound, NotSent, Succeeded, Unknown
 from billing_shards.payments.refunds import work
 from billing_shards.payments.refunds.model import RefundStatus
-from billing_shards.payments.refunds.pusher import RefundPusher
 from billing_shards.payments.refunds.request import RefundOrder, request
 from billing_shards.process import ShardSet as Named
 from billing_shards.process import providers
@@ -374,9 +374,9 @@ def test_the_housekeeper_pushes_from_a_thread_of_its_own(money: Money) -> None:
     due = money.paid()
     money.refund(due, 300)
     named = Named(name="main", spec=money.shard_set.spec, secrets=money.shard_set.secrets)
-    with RefundPusher(money.shard_set.router, lambda: providers(named), money.shard_set.spec) as pusher:
-        assert pusher.step(money.database, [SHARD])
-        assert not pusher.step(money.database, [SHARD])
+    with Asker(money.shard_set.router, lambda: providers(named), money.shard_set.spec) as asker:
+        assert asker.refunds(money.database, [SHARD])
+        assert not asker.refunds(money.database, [SHARD])
     assert money.refunds() == [R.SUCCEEDED]
 
 
@@ -425,8 +425,8 @@ def test_a_refund_that_fails_finds_the_charge_that_was_taken_back(money: Money) 
     money.fake.reverse(charge)
     money.refund(due, 300)
     named = Named(name="main", spec=money.shard_set.spec, secrets=money.shard_set.secrets)
-    with RefundPusher(money.shard_set.router, lambda: providers(named), money.shard_set.spec) as pusher:
-        pusher.step(money.database, [SHARD])
+    with Asker(money.shard_set.router, lambda: providers(named), money.shard_set.spec) as asker:
+        asker.refunds(money.database, [SHARD])
     assert (money.refunds(), money.invoice(due), money.outcomes(due)) == ([R.FAILED], 1, [AttemptOutcome.REVERSED])
     assert money.told(due) == ["payment.succeeded", "refund.failed", "payment.reversed"]
     reverse(money, due)

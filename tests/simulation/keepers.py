@@ -14,8 +14,8 @@ from billing_shards.jobs.model import Status as JobStatus
 from billing_shards.outbox import envelope, rounds, store
 from billing_shards.outbox.decide import chains
 from billing_shards.outbox.model import Answer, Batch, Leased, Problem, Refused, Sent, StoredEvent
-from billing_shards.payments import manual
-from billing_shards.payments.model import WebhookEvent
+from billing_shards.payments import customers, manual
+from billing_shards.payments.model import Found, WebhookEvent
 from billing_shards.payments.webhooks import receive
 from billing_shards.payments.webhooks.apply import Applier
 from tests.mysql.shard_set import NAME
@@ -66,6 +66,8 @@ class Housekeeper(Host):
             yield 2, self._dun
         if any(one.webhooks for one in due):
             yield 2, self._apply
+        if any(one.customers for one in due):
+            yield 2, self._look_at_customers
         for provider in self.world.providers:
             if any(at <= provider.clock() for at, _ in provider.webhooks or ()):
                 yield 2, partial(self._receive, provider)
@@ -112,6 +114,36 @@ class Housekeeper(Host):
             return count
 
         world.act(self, f"duns on {database}", work)
+
+    def _look_at_customers(self) -> None:
+        """One batch of one lane."""
+        world = self.world
+        database = world.rng.choice([name for name, due in world.due().items() if due.customers])
+
+        def work() -> tuple[int, list[customers.Waiting]]:
+            with world.router.connect(database) as connection:
+                due = customers.due_lanes(connection, world.shards_of(database))
+            if not due:
+                return 0, []
+            shard, lane = world.rng.choice(due)
+            return shard, customers.take(world.router, shard, lane, policy=self.spec.retry) or []
+
+        shard, waiting = world.act(self, f"looks for customers on {database}", work) or (0, [])
+        acted = [one.attempt for one in waiting if customers.waits_no_more(self._ask(one))]
+        if acted:
+            world.act(self, f"sees that {acted} have acted", partial(customers.hurry, world.router, shard, acted))
+
+    def _ask(self, one: customers.Waiting) -> Found:
+        """The time that the answer takes passes in the answer's own step."""
+        gateway = self.world.gateways.named(one.provider)
+        assert gateway is not None
+        asking = gateway.find(one.reference)
+        try:
+            while True:
+                asking.send(None)
+        except StopIteration as ended:
+            found: Found = ended.value
+            return found
 
     # Webhooks
 

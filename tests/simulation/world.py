@@ -50,15 +50,19 @@ SELECT (SELECT COUNT(*) FROM billing_job WHERE status = 0 AND due_at <= %(now)s)
        (SELECT COUNT(*) FROM subscription WHERE status IN (1, 2) AND next_invoice_at <= %(now)s),
        (SELECT COUNT(*) FROM subscription WHERE next_dunning_at <= %(now)s),
        (SELECT COUNT(*) FROM webhook WHERE status = 0 AND due_at <= %(now)s),
+       (SELECT COUNT(*) FROM billing_job WHERE status = 4 AND due_at <= %(now)s),
        (SELECT COUNT(*) FROM outbox WHERE sent_at IS NULL AND held = 0)
          + (SELECT COUNT(*) FROM outbox_blocked WHERE next_try_at <= %(now)s),
        (SELECT MIN(at) FROM (
-          SELECT MIN(due_at) AS at FROM billing_job WHERE status IN (0, 1) AND due_at > %(now)s
+          SELECT MIN(due_at) AS at FROM billing_job WHERE status IN (0, 1, 4) AND due_at > %(now)s AND due_at < '9999-01-01'
           UNION ALL SELECT MIN(next_invoice_at) FROM subscription WHERE next_invoice_at > %(now)s
           UNION ALL SELECT MIN(next_dunning_at) FROM subscription WHERE next_dunning_at > %(now)s
           UNION ALL SELECT MIN(due_at) FROM webhook WHERE status = 0 AND due_at > %(now)s
           UNION ALL SELECT MIN(next_try_at) FROM outbox_blocked WHERE next_try_at > %(now)s) AS moments)
 """
+
+
+_COUNTS = ("ready", "expired", "periods", "dunning", "webhooks", "customers", "events")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,8 @@ class Due:
     periods: int
     dunning: int
     webhooks: int
+    customers: int
+    """Charges that wait for the customer, to be looked at."""
     events: int
     next_at: float | None
     """When there will be more, in the world's time."""
@@ -288,7 +294,7 @@ class World:
         now = datetime.fromtimestamp(self.now + skew, UTC).replace(tzinfo=None)
         *counts, next_at = self._eyes[name].exec_driver_sql(_LOOK, {"now": now}).one()
         at = None if next_at is None else next_at.replace(tzinfo=UTC).timestamp() - skew
-        return Due(**dict(zip(("ready", "expired", "periods", "dunning", "webhooks", "events"), counts, strict=True)), next_at=at)
+        return Due(**dict(zip(_COUNTS, counts, strict=True)), next_at=at)
 
     def _tick(self, seconds: float) -> None:
         self.now += seconds

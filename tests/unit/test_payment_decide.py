@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing_shards.jobs.model import RENEWAL, RETRY, Job, Lane, attempt_key, clock, job_key
-from billing_shards.payments.decide import AskCustomer, BeginAnew, CheckAfter, Decision, GiveUp, Paid, RetryAfter, Review, decide
+from billing_shards.payments.decide import (
+    AskCustomer,
+    BeginAnew,
+    CheckAfter,
+    Decision,
+    GiveUp,
+    Paid,
+    RetryAfter,
+    Review,
+    decide,
+    look_seconds,
+)
 from billing_shards.payments.declines import classify
 from billing_shards.payments.model import (
     ActionRequired,
@@ -99,6 +110,11 @@ def test_an_attempt_that_is_to_be_canceled_ends_by_money_or_by_the_word_that_the
             assert isinstance(decision, CheckAfter | Review), (outcome, decision)
 
 
+def test_a_charge_that_waits_for_the_customer_is_looked_at_by_the_schedule_and_then_no_more() -> None:
+    looks = [look_seconds(looks, POLICY) for looks in range(len(POLICY.check_delays_seconds) + 2)]
+    assert looks == [*POLICY.check_delays_seconds, None, None]
+
+
 def test_a_charge_that_cannot_be_canceled_is_for_a_person_in_the_end() -> None:
     looks = [decide(job(checks=n, canceling=True), ActionRequired(), POLICY, 0.0) for n in range(11)]
     assert [look.seconds for look in looks if isinstance(look, CheckAfter)] == list(POLICY.check_delays_seconds)
@@ -112,7 +128,7 @@ def test_a_charge_that_cannot_be_canceled_is_for_a_person_in_the_end() -> None:
         (Declined(decline_class=DeclineClass.HARD, code="lost_card"), GiveUp(reason="hard_decline")),
         (Declined(decline_class=DeclineClass.NEW_METHOD, code="expired_card"), AskCustomer(reason="new_payment_method")),
         (Declined(decline_class=DeclineClass.CUSTOMER, code="authentication_required"), AskCustomer(reason="action_required")),
-        (ActionRequired(), AskCustomer(reason="action_required")),
+        (ActionRequired(), AskCustomer(reason="action_required", look_seconds=10)),
         (Declined(decline_class=DeclineClass.RETRYABLE, code="insufficient_funds"), RetryAfter(seconds=300)),
         (Unknown(reason="x"), CheckAfter(seconds=10, checks=1)),
         (Unknown(reason="x", retry_after_seconds=1), CheckAfter(seconds=1, checks=1)),

@@ -217,17 +217,27 @@ def _next(facts: Facts) -> Iterator[Happening]:
     at = max(due, now)
     match Status(job["status"]):
         case Status.READY:
-            what = f"attempt {job['attempt_no']} is looked up" if job["attempt_open"] else f"attempt {job['attempt_no'] + 1}"
+            what = (
+                f"attempt {job['attempt_no']} is {_asked_about(facts)}"
+                if job["attempt_open"]
+                else f"attempt {job['attempt_no'] + 1}"
+            )
             details = f"due {output.moment(due)}{overdue}, until {output.moment(job['grace_until'])}"
             yield Happening(at=at, what=f"next: {what}", details=details)
         case Status.PROCESSING:
             yield Happening(at=at, what="in work", details=f"lease until {output.moment(due)}{overdue}")
         case Status.AWAITING_CUSTOMER:
-            yield Happening(at=now, what="waits for the customer", details="")
+            looked_at = "" if output.due(due) is None else f"looked at {output.moment(at)}"
+            yield Happening(at=now, what="waits for the customer", details=looked_at)
         case Status.REVIEW:
             yield Happening(at=now, what="waits for review", details="a person must find out what became of the attempt")
         case Status.SUCCEEDED | Status.FAILED:
             pass
+
+
+def _asked_about(facts: Facts) -> str:
+    canceling = bool(facts.attempts) and facts.attempts[-1]["outcome"] == AttemptOutcome.CANCELING
+    return "canceled, unless it was paid" if canceling else "looked up"
 
 
 def document(facts: Facts) -> dict[str, Any]:
@@ -237,7 +247,8 @@ def document(facts: Facts) -> dict[str, Any]:
         "invoice": {**invoice, "status": InvoiceStatus(invoice["status"]).name.lower()},
         "subscription": facts.subscription
         and {**facts.subscription, "status": SubscriptionStatus(facts.subscription["status"]).name.lower()},
-        "job": facts.job and {**facts.job, "status": Status(facts.job["status"]).name.lower()},
+        "job": facts.job
+        and {**facts.job, "status": Status(facts.job["status"]).name.lower(), "due_at": output.due(facts.job["due_at"])},
         "attempts": [{**attempt, "outcome": AttemptOutcome(attempt["outcome"]).name.lower()} for attempt in facts.attempts],
         "ledger": [{**entry, "kind": _kind(entry["kind"])} for entry in facts.entries],
         "refunds": [

@@ -123,7 +123,8 @@ def _find(
 def document(row: Row, lanes: Lanes) -> dict[str, Any]:
     """A job as JSON: amounts in minor units, status and lane by name."""
     job = {name: value for name, value in row.items() if name != "now"}
-    return {**job, "status": name_of(row["status"]), "lane": lanes.label(row["lane"]), "attempt_open": bool(row["attempt_open"])}
+    names = {"status": name_of(row["status"]), "lane": lanes.label(row["lane"])}
+    return {**job, **names, "due_at": output.due(row["due_at"]), "attempt_open": bool(row["attempt_open"])}
 
 
 def _print_list(rows: Sequence[Row], lanes: Lanes, limit: int) -> None:
@@ -135,7 +136,7 @@ def _print_list(rows: Sequence[Row], lanes: Lanes, limit: int) -> None:
             f"{row['shard_id']}/{row['id']}",
             name_of(row["status"]),
             lanes.label(row["lane"]),
-            output.moment(row["due_at"]),
+            "" if (due := output.due(row["due_at"])) is None else output.moment(due),
             row["subscription_id"],
             f"{row['shard_id']}/{row['invoice_id']}",
             format_amount(row["amount"], row["currency"]),
@@ -162,7 +163,7 @@ def waits_for(row: Row) -> str:
         case Status.PROCESSING:
             return f"its worker, {f'{output.age(due)} left' if due > 0 else f'whose lease ended {output.age(-due)} ago'}{lost}"
         case Status.AWAITING_CUSTOMER:
-            return "the customer"
+            return "the customer" if output.due(row["due_at"]) is None else f"the customer; a look in {output.age(due)}"
         case Status.REVIEW:
             why = "its attempt's outcome is unknown" if row["attempt_open"] else "it was set aside"
             return f"a person: {why}{lost}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from datetime import date
+from datetime import date, datetime
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -49,6 +49,10 @@ class Status(IntEnum):
     FAILED = 3
     AWAITING_CUSTOMER = 4
     REVIEW = 5
+
+
+NEVER = datetime(9999, 12, 31)  # noqa: DTZ001 - UTC and naive, as the database has it
+"""When a job is due that waits for the customer, and that nobody looks at meanwhile."""
 
 
 class Job(NamedTuple):

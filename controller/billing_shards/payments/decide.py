@@ -58,6 +58,8 @@ class AskCustomer:
     """Nothing is tried until the customer has acted."""
 
     reason: str
+    look_seconds: float | None = None
+    """Until the first look whether the customer has completed the charge; None where there is none to complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ def decide(job: Job, outcome: Outcome, policy: RetrySpec, draw: float) -> Decisi
         case ActionRequired() if job.canceling:
             return _check(job, policy, None)
         case ActionRequired():
-            return AskCustomer(reason="action_required")
+            return AskCustomer(reason="action_required", look_seconds=look_seconds(0, policy))
         case Pending():
             return _check(job, policy, outcome.next_check_seconds)
         case Unknown():
@@ -102,6 +104,12 @@ def decide(job: Job, outcome: Outcome, policy: RetrySpec, draw: float) -> Decisi
             return Review(reason=outcome.reason)
         case _:
             assert_never(outcome)
+
+
+def look_seconds(looks: int, policy: RetrySpec) -> float | None:
+    """Until the next look at a charge that waits for the customer, after so many; None: only a webhook tells of it any more."""
+    delays = policy.check_delays_seconds
+    return float(delays[looks]) if looks < len(delays) else None
 
 
 def _after_decline(job: Job, outcome: Declined, policy: RetrySpec, draw: float) -> Decision:

@@ -150,8 +150,8 @@ def _finish_jobs(transaction: ShardTransaction, settled: Sequence[Decided]) -> N
         raise _LeaseLostError
 
 
-def _job_after(job: Job, decision: Decision) -> tuple[int, int, float, int, int]:
-    """Status, lane, seconds until it is due, attempt open, checks."""
+def _job_after(job: Job, decision: Decision) -> tuple[int, int, float | None, int, int]:
+    """Status, lane, seconds until it is due (None: never), attempt open, checks."""
     match decision:
         case RetryAfter():
             return Status.READY, job.lane.again, decision.seconds, 0, 0
@@ -160,7 +160,7 @@ def _job_after(job: Job, decision: Decision) -> tuple[int, int, float, int, int]
         case CheckAfter():
             return Status.READY, job.lane.again, decision.seconds, 1, decision.checks
         case AskCustomer():
-            return Status.AWAITING_CUSTOMER, job.lane.again, 0, 0, 0
+            return Status.AWAITING_CUSTOMER, job.lane.again, decision.look_seconds, 0, 0
         case GiveUp():
             return Status.FAILED, job.lane, 0, 0, 0
         case Review():
