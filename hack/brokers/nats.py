@@ -5,7 +5,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from hack.brokers.server import HOST, BrokerServer
+from hack.brokers.server import BrokerServer
 from hack.cache import build_once, cache_dir
 from hack.errors import ToolError
 from hack.host import run
@@ -36,7 +36,7 @@ class NatsServer(BrokerServer):
 
     def _lay_out(self) -> None:
         options = {
-            "listen": f"{HOST}:{self.port}",
+            "listen": f"{self.host}:{self.port}",
             "jetstream": {"store_dir": str(self.folder / "data")},
             "authorization": {"user": self.user, "password": self.password},
         }
@@ -52,7 +52,7 @@ class NatsServer(BrokerServer):
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection((HOST, self.port), timeout=1.0) as connection:
+            with socket.create_connection((self.host, self.port), timeout=1.0) as connection:
                 return connection.recv(4) == b"INFO"
         except OSError:
             return False

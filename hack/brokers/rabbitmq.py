@@ -72,10 +72,10 @@ class RabbitServer(BrokerServer):
             "distribution.listener.interface": HOST,
         }
         if not self.tls:
-            return options | {"listeners.tcp.1": f"{HOST}:{self.port}"}
+            return options | {"listeners.tcp.1": f"{self.host}:{self.port}"}
         files = {"cacertfile": "ca.pem", "certfile": "server.pem", "keyfile": "server-key.pem"}
         tls = {f"ssl_options.{option}": f"{_INSIDE}/{name}" for option, name in files.items()}
-        return options | tls | {"listeners.tcp": "none", "listeners.ssl.1": f"{HOST}:{self.port}"}
+        return options | tls | {"listeners.tcp": "none", "listeners.ssl.1": f"{self.host}:{self.port}"}
 
     def _launch(self) -> ProcessIdentity:
         environment = {
@@ -114,7 +114,7 @@ class RabbitServer(BrokerServer):
     def _answers(self) -> bool:
         """Whether its start is complete: it listens last of all. Over TLS nothing can be asked without a handshake."""
         try:
-            with socket.create_connection((HOST, self.port), timeout=1.0) as connection:
+            with socket.create_connection((self.host, self.port), timeout=1.0) as connection:
                 if self.tls:
                     return True
                 connection.sendall(b"AMQP\x00\x00\x09\x01")

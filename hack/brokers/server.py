@@ -21,30 +21,34 @@ class BrokerServer(ABC):
     """A broker that dies with this program; use as a context manager to have it stopped at the end.
 
     Its data stay in `folder`, so `restart` after `kill` is what a crash and a restart are. With `tls` it takes no plain
-    connection, and its certificate is for `localhost` and 127.0.0.1.
+    connection, and its certificate is for `localhost` and its host.
     """
 
     scheme: str
     """Of its URL; with TLS, `tls_scheme`."""
     tls_scheme: str
 
-    def __init__(self, folder: Path, *, tls: bool) -> None:
+    def __init__(self, folder: Path, *, tls: bool, host: str) -> None:
         self.folder = folder.resolve()
-        self.port = free_port(HOST)
+        self.host = host
+        self.port = free_port(host)
         self.user = USER
         self.password = secrets.token_urlsafe(16)
         self.tls = tls
         self._process: ProcessIdentity | None = None
 
     @classmethod
-    def start(cls, folder: Path, *, tls: bool = False) -> Self:
-        """Start a new server with its files in `folder`, and wait until it takes connections. Raises ToolError."""
-        server = cls(folder, tls=tls)
+    def start(cls, folder: Path, *, tls: bool = False, host: str = HOST) -> Self:
+        """Start a new server with its files in `folder`, at an address of this machine, and wait until it takes connections.
+
+        Raises ToolError.
+        """
+        server = cls(folder, tls=tls, host=host)
         server.folder.mkdir(parents=True)
         if tls:
             authority = Authority()
             authority.write_ca(server.ca_file)
-            authority.issue(["localhost", HOST], certificate=server.folder / "server.pem", key=server.folder / "server-key.pem")
+            authority.issue(["localhost", host], certificate=server.folder / "server.pem", key=server.folder / "server-key.pem")
         server._lay_out()
         server.restart()
         return server
@@ -52,7 +56,7 @@ class BrokerServer(ABC):
     @property
     def url(self) -> str:
         """Where a client connects to; without user and password."""
-        return f"{self.tls_scheme if self.tls else self.scheme}://{HOST}:{self.port}"
+        return f"{self.tls_scheme if self.tls else self.scheme}://{self.host}:{self.port}"
 
     @property
     def log(self) -> Path:

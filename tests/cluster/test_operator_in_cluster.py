@@ -5,6 +5,7 @@ One installation serves all tests of this file; each leaves the set Ready.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +14,23 @@ from uuid import uuid4
 
 import pytest
 
+from hack.brokers import NatsServer
 from hack.cluster import Cluster
 from hack.errors import ToolError
 from hack.images import targets
 from hack.images.archives import PREFIX, TAG
 from hack.mysql import MySQLServer
 from tests.cluster.operator_site import Namespace, owned_shards, until
+from tests.mysql.brokers import NatsSite, secrets_of
 from tests.mysql.shard_set import APPLICATION, OWNER, Site
 
 ROOT = Path(__file__).parents[2]
 BY_FOUR = {"shardsPerDeployment": 4}
+SECRETS = "/etc/billing-shards/secrets"
+CSV = """id,customer_id,service,amount,currency,interval,start_date,time_zone,payment_method
+sub-1,cust-1,video,9.90,USD,1 month,2036-01-31,UTC,pm_1
+"""
+IMPORT = "cat > /tmp/subscriptions.csv && billing-shards import /tmp/subscriptions.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +127,29 @@ def test_pods_have_no_token_and_only_the_upgrade_had_the_owners_password(ready: 
         secrets = {volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume}
         assert secrets == {"app", "ca-a", "ca-b"}
     name = pods["claimer 000-003"]["metadata"]["name"]
-    shown = ready.namespace.kubectl("exec", name, "--", "ls", "/etc/billing-shards/secrets")
+    shown = ready.namespace.kubectl("exec", name, "--", "ls", SECRETS)
     assert shown.split() == ["app", "ca-a", "ca-b"]
+
+
+def test_events_of_what_is_imported_in_a_pod_reach_the_broker_that_the_spec_names(
+    ready: Installed, cluster: Cluster, tmp_path: Path
+) -> None:
+    with NatsServer.start(tmp_path / "nats", tls=True, host=cluster.host_address) as server:
+        broker = NatsSite(server, "IN_CLUSTER")
+        ready.edit(outbox={"broker": broker.document()})
+        missing = ready.namespace.until_reason("Degraded", "SecretMissing")
+        assert "spec.outbox.broker.credentialsSecret" in missing["message"]
+        for name, data in secrets_of(server).items():
+            ready.namespace.secret(name, **data)
+        ready.wait_ready()
+        until(lambda: len(ready.pods()) == 3, "the old pods to go")
+        ready.namespace.kubectl("exec", "-i", "deploy/main-housekeeper", "--", "sh", "-c", IMPORT, stdin=CSV)
+        events = until(lambda: asyncio.run(broker.received()), "an event at the broker", 60)
+        assert [event["subject"] for event in events if event["type"].endswith(".subscription.created")] == ["sub-1"]
+        assert server.password not in ready.namespace.kubectl("logs", "deploy/main-housekeeper")
+        assert "broker" not in ready.namespace.kubectl("exec", "deploy/main-claimer-000-003", "--", "ls", SECRETS)
+    ready.edit()
+    ready.wait_ready()
 
 
 def test_an_edit_is_ready_only_once_its_pods_are(ready: Installed) -> None:

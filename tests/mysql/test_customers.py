@@ -122,7 +122,7 @@ def test_a_customer_who_gave_another_method_meanwhile_is_left_to_the_cancel(mone
     assert customers.take(money.shard_set.router, SHARD, RETRY, policy=money.shard_set.spec.retry) is None
     money.shard_set.change(SHARD, DUE)
     (one,) = customers.take(money.shard_set.router, SHARD, RETRY, policy=money.shard_set.spec.retry) or []
-    assert one.reference == f"{waiting.shard}/{waiting.invoice}/1"
+    assert str(one.attempt) == f"{waiting.shard}/{waiting.invoice}/1"
     for change in ("UPDATE billing_job SET status = 0, attempt_open = 1", "UPDATE payment_attempt SET outcome = 7"):
         money.shard_set.change(SHARD, change + " WHERE shard_id = %(shard)s")
     assert customers.hurry(money.shard_set.router, SHARD, [one.attempt]) == 0

@@ -441,7 +441,7 @@ def test_what_a_look_up_says_is_booked_once_and_only_where_it_says_so(
     router, spec, due = money.shard_set.router, money.shard_set.spec, money.paid()
     found = recheck.charged(router, SHARD, due.invoice)
     assert found is not None
-    assert (found.reference, found.provider) == (f"{SHARD}/{due.invoice}/1", "http")
+    assert (str(found.attempt), found.provider) == (f"{SHARD}/{due.invoice}/1", "http")
     for answer in (Succeeded(provider_ref="ch_1"), Unknown(reason="?"), NotFound(), NotSent(reason="down")):
         assert not recheck.take_back(router, spec, found.attempt, answer, draw=0.0)
     assert money.invoice(due) == 2

@@ -137,7 +137,7 @@ class Housekeeper(Host):
         """The time that the answer takes passes in the answer's own step."""
         gateway = self.world.gateways.named(one.provider)
         assert gateway is not None
-        asking = gateway.find(one.reference)
+        asking = gateway.find(str(one.attempt))
         try:
             while True:
                 asking.send(None)

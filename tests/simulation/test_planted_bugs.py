@@ -83,7 +83,7 @@ def faulty(plan: Plan) -> Plan:
 
 def authenticated(plan: Plan) -> Plan:
     """Charges wait for customers, who change their minds, over a bad network."""
-    network = replace(plan.network, request_lost=0.2, answer_lost=0.2)
+    network = replace(plan.network, request_lost=0.4, answer_lost=0.2)
     return replace(
         plan, methods=("pm_customer", "pm_ok"), people=1.0, webhooks=True, quiet=False, network=network, steps_max=200, days=20
     )

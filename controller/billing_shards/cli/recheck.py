@@ -29,9 +29,9 @@ def run(source: Source, text: str, *, as_json: bool) -> int:
         reversed_ = take_back(router, source.spec, paid_by.attempt, found, draw=random.random())  # noqa: S311
     answer = type(found).__name__.lower()
     if as_json:
-        output.print_json({"charge": paid_by.reference, "provider": paid_by.provider, "answer": answer, "reversed": reversed_})
+        output.print_json({"charge": str(paid_by.attempt), "provider": paid_by.provider, "answer": answer, "reversed": reversed_})
     else:
-        output.print_line(f"charge {paid_by.reference} at {paid_by.provider}: {answer}" + (", reversed" if reversed_ else ""))
+        output.print_line(f"charge {paid_by.attempt} at {paid_by.provider}: {answer}" + (", reversed" if reversed_ else ""))
     return ExitCode.OK
 
 
@@ -41,6 +41,6 @@ async def _ask(source: Source, paid_by: Charged) -> Found:
         gateway = providers.named(paid_by.provider)
         if gateway is None:
             raise InvalidInput("INVOICE", f"was paid through {paid_by.provider}, which the spec lists no more")
-        return await gateway.find(paid_by.reference)
+        return await gateway.find(str(paid_by.attempt))
     finally:
         await providers.close()

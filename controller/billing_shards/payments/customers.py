@@ -38,11 +38,6 @@ class Waiting:
     attempt: AttemptReference
     provider: str
 
-    @property
-    def reference(self) -> str:
-        """How the provider finds it."""
-        return f"{self.attempt.shard}/{self.attempt.invoice}/{self.attempt.attempt}"
-
 
 def look(
     router: ShardRouter, providers: Providers, in_loop: InLoop, database: str, shards: Collection[int], *, policy: RetrySpec
@@ -98,7 +93,7 @@ async def ask(providers: Providers, waiting: Sequence[Waiting]) -> list[Found]:
 
 async def _find(providers: Providers, one: Waiting) -> Found:
     gateway = providers.named(one.provider)
-    return not_listed(one.provider) if gateway is None else await gateway.find(one.reference)
+    return not_listed(one.provider) if gateway is None else await gateway.find(str(one.attempt))
 
 
 def waits_no_more(answer: Found) -> bool:

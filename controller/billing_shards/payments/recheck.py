@@ -30,11 +30,6 @@ class Charged:
     attempt: AttemptReference
     provider: str
 
-    @property
-    def reference(self) -> str:
-        """How the provider finds it."""
-        return f"{self.attempt.shard}/{self.attempt.invoice}/{self.attempt.attempt}"
-
 
 def charged(router: ShardRouter, shard: int, invoice: int) -> Charged | None:
     """The attempt that paid this invoice; None where none did, or it is not there. Raises what `ShardRouter.run` raises."""

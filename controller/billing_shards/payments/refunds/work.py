@@ -59,7 +59,7 @@ def push_due(
             gateway = providers.named(one.refund.provider)
             if isinstance(outcome, Failed) and gateway is not None:
                 attempt = AttemptReference(shard=shard, invoice=one.refund.invoice, attempt=one.refund.attempt_no)
-                found = in_loop(gateway.find(f"{shard}/{attempt.invoice}/{attempt.attempt}"))
+                found = in_loop(gateway.find(str(attempt)))
                 take_back(router, spec, attempt, found, draw=random.random())  # noqa: S311
     return bool(due)
 

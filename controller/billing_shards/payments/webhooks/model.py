@@ -16,11 +16,14 @@ _BIGINT_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptReference:
-    """`<shard>/<invoice>/<attempt>`."""
+    """`<shard>/<invoice>/<attempt>`, which is how the provider finds it (`Job.reference`)."""
 
     shard: int
     invoice: int
     attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.shard}/{self.invoice}/{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
