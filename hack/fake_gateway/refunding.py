@@ -1,6 +1,6 @@
 """Refunds: keyed, full or partial, and their sum never above what the charge took.
 
-Refunds that are being committed count as well, so that two at once cannot both pass.
+Refunds that are being committed count as well, so that two at once cannot both pass; and once, though they may be stored already.
 """
 
 import collections
@@ -25,7 +25,8 @@ class Refunding:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.reserved: collections.Counter[str] = collections.Counter()
+        self.reserved: collections.defaultdict[str, dict[str, int]] = collections.defaultdict(dict)
+        """Amounts by charge and refund."""
 
     def refund(
         self,
@@ -50,16 +51,16 @@ class Refund:
     refunding: Refunding
     dialect: Dialect
     answer: Callable[[dict[str, Any]], Answer]
-    _reserved: int = 0
+    _reserved: str = ""
 
     def make(self, attempt: Attempt, now: float) -> tuple[Made | None, Answer]:
         refusal = self._refusal()
         if refusal is not None:
             return None, refusal
-        self._reserved = self.asked.amount
-        self.refunding.reserved[self.asked.charge] += self._reserved
         status, settles_to = decide.refund_status(self.asked.payment_method)
         refund_id = decide.made_id("re_", attempt.seed, attempt.key, attempt.generation)
+        self.refunding.reserved[self.asked.charge][refund_id] = self.asked.amount
+        self._reserved = refund_id
         document = documents.refund(refund_id, self.asked, status, now)
         text = json.dumps(document)
         refund = NewRefund(
@@ -72,14 +73,17 @@ class Refund:
         return Made(refund=refund, event=told), self.answer(document)
 
     def finished(self) -> None:
-        self.refunding.reserved[self.asked.charge] -= self._reserved
-        self._reserved = 0
+        of_charge = self.refunding.reserved[self.asked.charge]
+        of_charge.pop(self._reserved, None)
+        if not of_charge:
+            del self.refunding.reserved[self.asked.charge]
 
     def _refusal(self) -> Answer | None:
         if self.charge["status"] != ChargeStatus.SUCCEEDED:
             return self.dialect.not_refundable(f"this charge is {self.charge['status']}: only one that succeeded is refunded")
         if self.charge["currency"] != self.asked.currency:
             return self.dialect.invalid("currency", f"the charge is in {self.charge['currency']}")
-        spent = self.refunding.store.refunded(self.asked.charge) + self.refunding.reserved[self.asked.charge]
+        reserved = self.refunding.reserved.get(self.asked.charge, {})
+        spent = self.refunding.store.refunded(self.asked.charge, besides=reserved) + sum(reserved.values())
         left: int = self.charge["amount"] - spent
         return self.dialect.refund_too_large(left) if self.asked.amount > left else None

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import json
 import sqlite3
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -220,10 +220,13 @@ class Store:
         self._next_settlement = self._read_next_settlement()
         return self.charge(charge_id)
 
-    def refunded(self, charge_id: str) -> int:
-        """Minor units that were given back of a charge, or are on their way."""
-        sql = "SELECT COALESCE(SUM(amount), 0) FROM refunds WHERE charge = ? AND status <> 'failed'"
-        return int(self._reader.execute(sql, (charge_id,)).fetchone()[0])
+    def refunded(self, charge_id: str, *, besides: Collection[str]) -> int:
+        """Minor units that were given back of a charge, or are on their way, by other refunds than these."""
+        sql = (
+            "SELECT COALESCE(SUM(amount), 0) FROM refunds"
+            " WHERE charge = ? AND status <> 'failed' AND id NOT IN (SELECT value FROM json_each(?))"
+        )
+        return int(self._reader.execute(sql, (charge_id, json.dumps(list(besides)))).fetchone()[0])
 
     def refund(self, refund_id: str) -> str | None:
         row = self._reader.execute("SELECT document FROM refunds WHERE id = ?", (refund_id,)).fetchone()
