@@ -136,7 +136,7 @@ def test_events_of_what_is_imported_in_a_pod_reach_the_broker_that_the_spec_name
 ) -> None:
     with NatsServer.start(tmp_path / "nats", tls=True, host=cluster.host_address) as server:
         broker = NatsSite(server, "IN_CLUSTER")
-        ready.edit(outbox={"broker": broker.document()})
+        ready.edit(outbox={"broker": broker.document(prefix="in-cluster")})
         missing = ready.namespace.until_reason("Degraded", "SecretMissing")
         assert "spec.outbox.broker.credentialsSecret" in missing["message"]
         for name, data in secrets_of(server).items():
@@ -145,7 +145,7 @@ def test_events_of_what_is_imported_in_a_pod_reach_the_broker_that_the_spec_name
         until(lambda: len(ready.pods()) == 3, "the old pods to go")
         ready.namespace.kubectl("exec", "-i", "deploy/main-housekeeper", "--", "sh", "-c", IMPORT, stdin=CSV)
         events = until(lambda: asyncio.run(broker.received()), "an event at the broker", 60)
-        assert [event["subject"] for event in events if event["type"].endswith(".subscription.created")] == ["sub-1"]
+        assert [event["subject"] for event in events if ".subscription.created." in event["type"]] == ["sub-1"]
         assert server.password not in ready.namespace.kubectl("logs", "deploy/main-housekeeper")
         assert "broker" not in ready.namespace.kubectl("exec", "deploy/main-claimer-000-003", "--", "ls", SECRETS)
     ready.edit()
