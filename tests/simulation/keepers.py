@@ -16,9 +16,11 @@ from billing_shards.outbox.decide import chains
 from billing_shards.outbox.model import Answer, Batch, Leased, Problem, Refused, Sent, StoredEvent
 from billing_shards.payments import customers, manual
 from billing_shards.payments.model import Found, WebhookEvent
+from billing_shards.payments.refunds.request import RefundOrder, request
 from billing_shards.payments.webhooks import receive
 from billing_shards.payments.webhooks.apply import Applier
 from tests.mysql.shard_set import NAME
+from tests.simulation.adapter import at_once
 from tests.simulation.hosts import Host, Option
 from tests.simulation.provider import Provider
 
@@ -134,16 +136,9 @@ class Housekeeper(Host):
             world.act(self, f"sees that {acted} have acted", partial(customers.hurry, world.router, shard, acted))
 
     def _ask(self, one: customers.Waiting) -> Found:
-        """The time that the answer takes passes in the answer's own step."""
         gateway = self.world.gateways.named(one.provider)
         assert gateway is not None
-        asking = gateway.find(str(one.attempt))
-        try:
-            while True:
-                asking.send(None)
-        except StopIteration as ended:
-            found: Found = ended.value
-            return found
+        return at_once(gateway.find(str(one.attempt)))
 
     # Webhooks
 
@@ -242,6 +237,7 @@ class People(Host):
     def disasters(self) -> Iterator[Option]:
         yield self.world.plan.people, self._change_method
         yield self.world.plan.people / 2, self._act
+        yield self.world.plan.refunds, self._refund
 
     def _change_method(self) -> None:
         world = self.world
@@ -268,3 +264,22 @@ class People(Host):
             world.set_aside.add(f"{shard}/{invoice}")
         act = partial(manual.act, world.router, shard, job, verb, actor="anna", reason="to see what happens")
         world.act(self, f"{verb.value} {shard}/{invoice}", act)
+
+    def _refund(self) -> None:
+        """Of an invoice that is paid, or was a moment ago; under a key that may have been used before."""
+        world = self.world
+        paid = world.paid_invoices()
+        if not paid:
+            return
+        shard, invoice, amount = world.rng.choice(paid)
+        order = RefundOrder(
+            shard=shard,
+            invoice=invoice,
+            amount=world.rng.choice((None, None, max(1, amount // 2), amount)),
+            key=world.rng.choice(("first", "second", "third")),
+            actor="anna",
+            reason="an outage",
+        )
+        world.act(
+            self, f"gives back {order.amount or 'all'} of {shard}/{invoice} by {order.key}", partial(request, world.router, order)
+        )

@@ -1,4 +1,5 @@
-"""A payment provider, modelled on its own from docs/gateway-protocol.md: keys, charges, look-ups. No line of it is the product's.
+"""A payment provider, modelled on its own from docs/gateway-protocol.md: keys, charges, refunds, look-ups. No line of it
+is the product's.
 
 It is the witness: what it took is the truth that the databases are held against at the end. It has a clock of its own, loses and
 repeats messages, answers late, forgets keys at the end of their life, and shows new charges in look-ups only after a while.
@@ -7,31 +8,14 @@ repeats messages, answers late, forgets keys at the end of their life, and shows
 from __future__ import annotations
 
 import random
-import types
 from collections import Counter
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
-from billing_shards.payments.declines import classify
-from billing_shards.payments.gateway import ChargesOnly
-from billing_shards.payments.model import (
-    ActionRequired,
-    Capabilities,
-    Cause,
-    ChargeRequest,
-    Declined,
-    Found,
-    NotFound,
-    NotSent,
-    Outcome,
-    Pending,
-    Succeeded,
-    Unknown,
-    Unresolvable,
-    WebhookEvent,
-    WebhookKind,
-)
+from billing_shards.payments.model import ChargeRequest, RefundRequest, WebhookEvent, WebhookKind
+from tests.simulation.refunding import Refund, Refunds, RefundState
 
 ANSWER_SECONDS = 30.0
 """How long a caller waits for an answer."""
@@ -102,12 +86,13 @@ class Charge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the provider sends back for a charge. `at`: when it is ready."""
+    """What the provider sends back for a charge or a refund. `at`: when it is ready."""
 
     status: int
     at: float
     charge: str | None = None
     shown: tuple[State, str | None, str | None] | None = None
+    refund: tuple[str, RefundState] | None = None
     code: str | None = None
     retry_after: float | None = None
 
@@ -119,9 +104,12 @@ class Cancel:
     charge: str
 
 
+Keyed: TypeAlias = ChargeRequest | RefundRequest
+
+
 @dataclass(slots=True, kw_only=True)
 class _Key:
-    request: ChargeRequest
+    request: Keyed
     answer: Answer
     """The first one; it is the answer for as long as the key lives."""
 
@@ -150,21 +138,23 @@ class Provider:
         self.find_lag = find_lag
         self.network = Network()
         self.charges: list[Charge] = []
+        self.refunds = Refunds(name, rng, find_lag)
         self._keys: dict[str, _Key] = {}
-        self._on_their_way: list[tuple[float, ChargeRequest | Cancel]] = []
+        self._on_their_way: list[tuple[float, Keyed | Cancel]] = []
         self._tries: Counter[str] = Counter()
         self.webhooks: list[tuple[float, WebhookEvent]] | None = None
         """To be delivered, each from a time on; None where this provider sends none."""
 
-    def later(self, request: ChargeRequest | Cancel, seconds: float) -> None:
+    def later(self, request: Keyed | Cancel, seconds: float) -> None:
         """A request that arrives after `seconds`, whose answer nobody waits for."""
         self._on_their_way.append((self.clock() + seconds, request))
 
     def next_event(self) -> float | None:
-        """By its clock: when a request arrives or a pending charge turns."""
+        """By its clock: when a request arrives, or a charge or a refund turns."""
         times = [at for at, _ in self._on_their_way]
         times += [at for at, _ in self.webhooks or ()]
         times += [charge.turns_at for charge in self.charges if charge.turns_at is not None]
+        times += [at for at in (self.refunds.next_turn(),) if at is not None]
         return min(times, default=None)
 
     def tick(self) -> None:
@@ -176,15 +166,17 @@ class Provider:
             if isinstance(request, Cancel):
                 self.cancel(request)
             else:
-                self.charge(request, at)
+                self.send(request, at)
         for charge in self.charges:
             if charge.turns_at is not None and charge.turns_at <= now and charge.turns_to is not None:
                 charge.state, charge.code = charge.turns_to
                 charge.turns_at = charge.turns_to = None
                 self._tell(charge)
+        for refund in self.refunds.turn(now):
+            self._tell_refund(refund)
 
-    def charge(self, request: ChargeRequest, now: float) -> Answer:
-        """A request for a charge arrives at `now`."""
+    def send(self, request: Keyed, now: float) -> Answer:
+        """A request for a charge or a refund arrives at `now`."""
         self._keys = {key: entry for key, entry in self._keys.items() if now < entry.answer.at + self.key_ttl}
         known = self._keys.get(request.key)
         if known is not None:
@@ -195,8 +187,9 @@ class Provider:
             return known.answer
         if self.rng.random() < self.network.limited:
             return Answer(status=429, at=now, retry_after=self.rng.choice((1.0, 60.0, 900.0)))
-        answer = self._first_answer(request, now)
-        self._keys[request.key] = _Key(request=request, answer=answer)
+        answer = self._first_answer(request, now) if isinstance(request, ChargeRequest) else self._refund(request, now)
+        if answer.status != 400:
+            self._keys[request.key] = _Key(request=request, answer=answer)
         return answer
 
     def find(self, reference: str) -> Charge | None:
@@ -213,8 +206,33 @@ class Provider:
             charge.turns_at = charge.turns_to = None
         return charge
 
+    def _refund(self, request: RefundRequest, now: float) -> Answer:
+        charge = next(charge for charge in self.charges if charge.id == request.provider_ref)
+        if charge.state is not State.SUCCEEDED:
+            return Answer(status=400, at=now, code="charge_not_refundable")
+        made = self.refunds.make(request, charge.amount, now, tells=self.webhooks is not None)
+        if isinstance(made, str):
+            return Answer(status=400, at=now, code=made)
+        self._tell_refund(made)
+        return Answer(status=200, at=now + self.rng.uniform(0, 2 * ANSWER_SECONDS), refund=(made.id, made.state))
+
+    def _tell_refund(self, refund: Refund) -> None:
+        if self.webhooks is None or refund.state is RefundState.PENDING:
+            return
+        self._post(
+            WebhookEvent(
+                id=f"evt_{refund.id}_{refund.state.value}",
+                kind="refund.succeeded" if refund.state is RefundState.SUCCEEDED else "refund.failed",
+                reference=refund.request.reference,
+                provider_ref=refund.id,
+                amount=refund.request.amount,
+                currency=refund.request.currency,
+                code=None if refund.state is RefundState.SUCCEEDED else "lost_or_stolen_card",
+            ),
+            self.clock(),
+        )
+
     def _tell(self, charge: Charge) -> None:
-        """By webhook, sometimes twice, and in any order."""
         kind = _KINDS.get(charge.state)
         if self.webhooks is None or kind is None:
             return
@@ -227,9 +245,14 @@ class Provider:
             currency=charge.currency,
             code=charge.code,
         )
+        self._post(event, max(self.clock(), charge.made_at))
+
+    def _post(self, event: WebhookEvent, at: float) -> None:
+        """By webhook, sometimes twice, and in any order."""
+        assert self.webhooks is not None
         for _ in range(self.rng.choice((1, 1, 2))):
             delay = self.rng.choice((0.0, self.rng.uniform(0, 60), self.rng.uniform(0, 20_000)))
-            self.webhooks.append((max(self.clock(), charge.made_at) + delay, event))
+            self.webhooks.append((at + delay, event))
 
     def _first_answer(self, request: ChargeRequest, now: float) -> Answer:
         """What becomes of a request under a new key."""
@@ -272,127 +295,3 @@ class Provider:
         self.charges.append(charge)
         self._tell(charge)
         return charge
-
-
-@types.coroutine
-def until(at: float) -> Generator[float, None, None]:
-    """Suspend a host's coroutine until the world's time is `at`."""
-    yield at
-
-
-@dataclass(slots=True)
-class Looks:
-    """What hosts were told about attempts: what a review may be founded on."""
-
-    open: Counter[str] = field(default_factory=Counter)
-    """Answers of charges and look-ups that left the outcome open, by reference: pending, not there, or none at all."""
-
-
-class Adapter(ChargesOnly):
-    """A `PaymentGateway`, without refunds, over a provider and the network to it. Waiting lets other hosts act, and time pass."""
-
-    def __init__(self, provider: Provider, world_clock: Callable[[], float], looks: Looks) -> None:
-        self.name = provider.name
-        self.key_ttl_seconds = provider.key_ttl
-        self.capabilities = Capabilities(refunds=False, signature_header=None, find_lag_seconds=provider.find_lag)
-        self._provider = provider
-        self._now = world_clock
-        self._looks = looks
-
-    async def charge(self, request: ChargeRequest) -> Outcome:
-        """See `PaymentGateway`."""
-        outcome = await self._charge(request)
-        if isinstance(outcome, Unknown | Pending | Unresolvable):
-            self._looks.open[request.reference] += 1
-        return outcome
-
-    async def _charge(self, request: ChargeRequest) -> Outcome:
-        provider, network, draw = self._provider, self._provider.network, self._provider.rng.random
-        if draw() < network.not_reached:
-            return NotSent(reason="no connection")
-        if draw() < network.request_lost:
-            return await self._no_answer()
-        if draw() < network.request_late:
-            provider.later(request, provider.rng.uniform(1, DELAY_SECONDS_MAX))
-            return await self._no_answer()
-        if draw() < network.twice:
-            provider.later(request, provider.rng.uniform(0, DELAY_SECONDS_MAX))
-        answer = provider.charge(request, provider.clock())
-        if draw() < network.answer_lost or answer.at > provider.clock() + ANSWER_SECONDS:
-            return await self._no_answer()
-        await until(self._now() + max(0.0, answer.at - provider.clock()))
-        return _outcome(answer)
-
-    async def find(self, reference: str) -> Found:
-        """See `PaymentGateway`."""
-        if self._provider.rng.random() < self._provider.network.find_lost:
-            self._looks.open[reference] += 1
-            return await self._no_answer()
-        found = self._provider.find(reference)
-        await until(self._now())
-        if found is None:
-            self._looks.open[reference] += 1
-            return NotFound()
-        outcome = _shown(found.id, found.state, found.code, found.advice)
-        if isinstance(outcome, Pending):
-            self._looks.open[reference] += 1
-        return outcome
-
-    async def cancel(self, reference: str, provider_ref: str) -> Found:
-        """See `PaymentGateway`."""
-        outcome = await self._cancel(Cancel(provider_ref))
-        if not isinstance(outcome, Succeeded | Declined | NotSent):
-            self._looks.open[reference] += 1
-        return outcome
-
-    async def _cancel(self, request: Cancel) -> Found:
-        provider, network, draw = self._provider, self._provider.network, self._provider.rng.random
-        if draw() < network.not_reached:
-            return NotSent(reason="no connection")
-        if draw() < network.request_lost:
-            return await self._no_answer()
-        if draw() < network.request_late:
-            provider.later(request, provider.rng.uniform(1, DELAY_SECONDS_MAX))
-            return await self._no_answer()
-        charge = provider.cancel(request)
-        if draw() < network.answer_lost:
-            return await self._no_answer()
-        answer = _shown(charge.id, charge.state, charge.code, charge.advice)
-        await until(self._now() + provider.rng.uniform(0, ANSWER_SECONDS))
-        return answer
-
-    async def close(self) -> None:
-        """See `PaymentGateway`."""
-
-    async def _no_answer(self) -> Unknown:
-        await until(self._now() + ANSWER_SECONDS)
-        return Unknown(reason="no answer")
-
-
-def _outcome(answer: Answer) -> Outcome:
-    match answer.status:
-        case 200:
-            assert answer.charge is not None
-            assert answer.shown is not None
-            return _shown(answer.charge, *answer.shown)
-        case 409:
-            return Unknown(reason="in flight", retry_after_seconds=answer.retry_after, cause=Cause.IN_FLIGHT)
-        case 429:
-            return NotSent(reason="rate limited", retry_after_seconds=answer.retry_after, cause=Cause.RATE_LIMITED)
-        case 500:
-            return Unknown(reason="the provider failed", cause=Cause.FAILED)
-        case _:
-            return Unresolvable(reason=answer.code or "refused", cause=Cause.KEY_MISMATCH)
-
-
-def _shown(id_: str, state: State, code: str | None, advice: str | None) -> Succeeded | Declined | ActionRequired | Pending:
-    match state:
-        case State.SUCCEEDED:
-            return Succeeded(provider_ref=id_)
-        case State.PENDING:
-            return Pending(provider_ref=id_, next_check_seconds=60)
-        case State.REQUIRES_ACTION:
-            return ActionRequired(provider_ref=id_)
-        case State.FAILED | State.CANCELED | State.REVERSED:  # what was taken back before we knew of it was never ours
-            assert code is not None
-            return Declined(decline_class=classify(code, advice), code=code, provider_ref=id_)

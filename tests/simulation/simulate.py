@@ -29,6 +29,7 @@ class Summary:
     steps: int = 0
     sql_steps: int = 0
     charges: int = 0
+    refunds: int = 0
     double: int = 0
     lost: int = 0
     jobs: Counter[int] = field(default_factory=Counter)
@@ -38,7 +39,7 @@ class Summary:
 
     def add(self, other: Summary) -> None:
         """Add what another part of the seeds came to."""
-        for name in ("seeds", "steps", "sql_steps", "charges", "double", "lost"):
+        for name in ("seeds", "steps", "sql_steps", "charges", "refunds", "double", "lost"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.jobs.update(other.jobs)
         self.faults.update(other.faults)
@@ -50,7 +51,8 @@ class Summary:
         jobs = ", ".join(f"{count} {ends.get(status, f'status {status}')}" for status, count in sorted(self.jobs.items()))
         faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
         return [
-            f"{self.seeds} seeds, {self.steps} steps ({self.sql_steps} of them on MySQL), {self.charges} charges",
+            f"{self.seeds} seeds, {self.steps} steps ({self.sql_steps} of them on MySQL)",
+            f"{self.charges} charges, {self.refunds} refunds",
             f"jobs: {jobs or 'none'}",
             f"faults: {faults or 'none'}",
             f"double charges: {self.double}",
@@ -80,6 +82,7 @@ def run_seeds(
             summary.steps += world.steps
             summary.sql_steps += world.sql_steps
             summary.charges += verdict.charges
+            summary.refunds += verdict.refunds
             summary.double += len(verdict.double)
             summary.lost += len(verdict.lost)
             summary.jobs.update(verdict.jobs)

@@ -17,11 +17,13 @@ from billing_shards.jobs import model, store
 from billing_shards.outbox import events
 from billing_shards.payments import charge, manual, settle
 from billing_shards.payments.model import DeclineClass, Declined, Outcome, Unknown
+from billing_shards.payments.refunds import push
 from billing_shards.payments.settle import Result
 from billing_shards.shards.transactions import ShardTransaction
 from tests.mysql.shard_set import ShardSet
 from tests.simulation import keepers
 from tests.simulation.faults import Driver
+from tests.simulation.hosts import Claimer
 from tests.simulation.simulate import run_seed
 from tests.simulation.verdict import Verdict
 from tests.simulation.world import Plan
@@ -62,13 +64,16 @@ def restless(plan: Plan) -> Plan:
         steps_max=200,
         quiet=False,
         people=0.0,
+        refunds=0.0,
         webhooks=False,
     )
 
 
 def lonely(plan: Plan) -> Plan:
     """There is one claimer: what it loses it claims again itself."""
-    return replace(restless(plan), claimers=1, haste=0.3)
+    plan = restless(plan)
+    claimer = plan.spec.claimer.model_copy(update={"lease_seconds": 30, "lost_leases_max": 5})
+    return replace(plan, spec=plan.spec.model_copy(update={"claimer": claimer}), claimers=1, haste=0.1, disaster=0.3)
 
 
 def quiet(plan: Plan) -> Plan:
@@ -85,8 +90,22 @@ def authenticated(plan: Plan) -> Plan:
     """Charges wait for customers, who change their minds, over a bad network."""
     network = replace(plan.network, request_lost=0.4, answer_lost=0.2)
     return replace(
-        plan, methods=("pm_customer", "pm_ok"), people=1.0, webhooks=True, quiet=False, network=network, steps_max=200, days=20
+        plan,
+        methods=("pm_customer", "pm_ok"),
+        people=1.0,
+        refunds=0.0,
+        webhooks=True,
+        quiet=False,
+        network=network,
+        steps_max=200,
+        days=20,
     )
+
+
+def refunded(plan: Plan) -> Plan:
+    """Money is given back, over a bad network."""
+    network = replace(plan.network, request_late=0.5, answer_lost=0.2)
+    return replace(plan, methods=("pm_ok",), refunds=1.0, network=network, quiet=False, steps_max=200, days=20)
 
 
 def published(plan: Plan) -> Plan:
@@ -186,6 +205,8 @@ def outcomes_told_apart_by_job_alone(patch: Patch) -> None:
         return [result for result in results if result.job.id in held]
 
     patch.setattr(settle, "_still_held", careless)
+    for end in ("_die", "_stop"):  # what it remembers is what it trips over
+        patch.setattr(Claimer, end, Claimer._pause)
 
 
 def another_charge_beside_one_that_waits(patch: Patch) -> None:
@@ -206,6 +227,15 @@ def a_cancel_without_an_answer_is_one_that_was_done(patch: Patch) -> None:
     patch.setattr(charge, "_cancel", hasty)
 
 
+def a_refund_is_sent_again_under_a_new_key(patch: Patch) -> None:
+    honest = push._request
+    patch.setattr(push, "_request", lambda taken: replace(honest(taken), key=f"{taken.token:x}"))
+
+
+def refunds_are_settled_without_their_lease(patch: Patch) -> None:
+    change(patch, "refunds", "finish", (" AND lease_token = %(token)s", ""))
+
+
 @pytest.mark.parametrize(
     ("plant", "adjust", "shows"),
     [
@@ -221,7 +251,9 @@ def a_cancel_without_an_answer_is_one_that_was_done(patch: Patch) -> None:
         (events_out_of_order, published, "first heard of in the order"),
         (outcomes_told_apart_by_job_alone, lonely, "_LeaseLostError"),
         (another_charge_beside_one_that_waits, authenticated, "charge"),
-        (a_cancel_without_an_answer_is_one_that_was_done, authenticated, "times: "),
+        (a_cancel_without_an_answer_is_one_that_was_done, authenticated, "charge"),
+        (a_refund_is_sent_again_under_a_new_key, refunded, "the provider made"),
+        (refunds_are_settled_without_their_lease, refunded, ""),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

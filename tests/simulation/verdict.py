@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from billing_shards.audit.auditor import audit
 from billing_shards.audit.model import ProviderCharge
 from billing_shards.audit.rules import DOUBLE_CHARGES
+from billing_shards.payments.refunds.model import RefundStatus
 from tests.mysql.shard_set import NAME
 from tests.simulation.provider import Charge, State
+from tests.simulation.refunding import Refund, RefundState
 from tests.simulation.world import World
 
 _JOBS = """
@@ -30,6 +32,15 @@ SUCCEEDED, FAILED, AWAITING, REVIEW = 2, 3, 4, 5
 PAID = 2
 
 
+_REFUNDS = """
+SELECT r.shard_id, r.invoice_id, r.id, r.status, r.provider_ref,
+       EXISTS (SELECT 1 FROM outbox AS o WHERE o.shard_id = r.shard_id AND o.type = 'refund.review'
+                 AND JSON_UNQUOTE(JSON_EXTRACT(o.payload, '$.refund')) = CONCAT(r.shard_id, '/', r.invoice_id, '/r', r.id))
+FROM refund AS r WHERE r.source = 1
+ORDER BY r.shard_id, r.id
+"""
+
+
 @dataclass(slots=True, kw_only=True)
 class Verdict:
     """Of one seed. Each entry says what is wrong, for a person."""
@@ -40,6 +51,8 @@ class Verdict:
     jobs: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """By status."""
     charges: int = 0
+    refunds: int = 0
+    """Those that the provider made and that did not fail."""
 
     @property
     def sound(self) -> bool:
@@ -78,6 +91,7 @@ def judge(world: World) -> Verdict:
         if job.status == REVIEW and (why := _unfounded(world, job)):
             verdict.lost.append(f"job of {job.name} is in review without a reason: {why}")
     _money(world, jobs, verdict)
+    _refunds(world, verdict)
     _events(world, verdict)
     _audit(world, verdict)
     return verdict
@@ -133,6 +147,43 @@ def _unbooked(job: _Job | None, charges: list[Charge]) -> str | None:
         return None if job.provider_ref in {c.id for c in charges} else f"here the invoice is paid by {job.provider_ref}"
     in_review = job.status == REVIEW and job.attempt_open
     return None if in_review else f"not booked, job status {job.status}"
+
+
+def _refunds(world: World, verdict: Verdict) -> None:
+    """Each refund was made once, where we say that it succeeded; where we say that it failed, not, unless a person was called."""
+    made: defaultdict[str, list[Refund]] = defaultdict(list)
+    for provider in world.providers:
+        for one in provider.refunds.made:
+            if one.state is RefundState.SUCCEEDED:
+                made[one.request.reference].append(one)
+    verdict.refunds = sum(map(len, made.values()))
+    for name, ones in made.items():
+        if len(ones) > 1:
+            verdict.double.append(f"refund {name} was made {len(ones)} times: {[one.id for one in ones]}")
+    for database in world.shard_set.owners.values():
+        with database.engine.connect() as connection:
+            for shard, invoice, number, status, provider_ref, reviewed in connection.exec_driver_sql(_REFUNDS):
+                name = f"{shard}/{invoice}/r{number}"
+                wrong = _unlike(
+                    world, name, status, provider_ref, [one.id for one in made.pop(name, ())], reviewed=bool(reviewed)
+                )
+                if wrong is not None:
+                    verdict.lost.append(f"refund {name}: {wrong}")
+    verdict.lost += [f"refund {name}: we have no such refund" for name in made]
+
+
+def _unlike(world: World, name: str, status: int, provider_ref: str | None, made: list[str], *, reviewed: bool) -> str | None:
+    """What is wrong with how we have a refund that the provider has made by these names."""
+    match RefundStatus(status):
+        case RefundStatus.SUCCEEDED:
+            return None if provider_ref in made else f"succeeded here as {provider_ref}, the provider made {made}"
+        case RefundStatus.FAILED:
+            return f"failed here, the provider made {made}" if made and not reviewed else None
+        case RefundStatus.REVIEW:
+            looks = world.looks.open[name]
+            return None if looks >= len(world.spec.retry.check_delays_seconds) else f"is in review after {looks} looks"
+        case RefundStatus.REQUESTED | RefundStatus.PENDING | RefundStatus.UNKNOWN:
+            return f"never ended: status {status}"
 
 
 def _events(world: World, verdict: Verdict) -> None:

@@ -26,14 +26,17 @@ from billing_shards.errors import BillingShardsError, InvalidInput
 from billing_shards.jobs import store
 from billing_shards.payments import gateway
 from billing_shards.payments.providers import Providers
+from billing_shards.payments.refunds import store as refunds
 from billing_shards.settings import ShardSetSpec
 from billing_shards.shards.transactions import ShardRouter
 from tests.mysql.shard_set import ShardSet
+from tests.simulation.adapter import Adapter, Looks
 from tests.simulation.broker import Broker
 from tests.simulation.faults import AT_COMMIT, AT_STATEMENT, Driver, Fault, HostDied, Step
 from tests.simulation.hosts import Claimer, Host
 from tests.simulation.keepers import BY, Housekeeper, People
-from tests.simulation.provider import METHODS, Adapter, Looks, Network, Provider
+from tests.simulation.provider import METHODS, Network, Provider
+from tests.simulation.refunders import Refunder
 
 T = TypeVar("T")
 
@@ -51,18 +54,20 @@ SELECT (SELECT COUNT(*) FROM billing_job WHERE status = 0 AND due_at <= %(now)s)
        (SELECT COUNT(*) FROM subscription WHERE next_dunning_at <= %(now)s),
        (SELECT COUNT(*) FROM webhook WHERE status = 0 AND due_at <= %(now)s),
        (SELECT COUNT(*) FROM billing_job WHERE status = 4 AND due_at <= %(now)s),
+       (SELECT COUNT(*) FROM refund WHERE due_at <= %(now)s),
        (SELECT COUNT(*) FROM outbox WHERE sent_at IS NULL AND held = 0)
          + (SELECT COUNT(*) FROM outbox_blocked WHERE next_try_at <= %(now)s),
        (SELECT MIN(at) FROM (
           SELECT MIN(due_at) AS at FROM billing_job WHERE status IN (0, 1, 4) AND due_at > %(now)s AND due_at < '9999-01-01'
           UNION ALL SELECT MIN(next_invoice_at) FROM subscription WHERE next_invoice_at > %(now)s
           UNION ALL SELECT MIN(next_dunning_at) FROM subscription WHERE next_dunning_at > %(now)s
+          UNION ALL SELECT MIN(due_at) FROM refund WHERE due_at > %(now)s
           UNION ALL SELECT MIN(due_at) FROM webhook WHERE status = 0 AND due_at > %(now)s
           UNION ALL SELECT MIN(next_try_at) FROM outbox_blocked WHERE next_try_at > %(now)s) AS moments)
 """
 
 
-_COUNTS = ("ready", "expired", "periods", "dunning", "webhooks", "customers", "events")
+_COUNTS = ("ready", "expired", "periods", "dunning", "webhooks", "customers", "refunds", "events")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,7 @@ class Due:
     webhooks: int
     customers: int
     """Charges that wait for the customer, to be looked at."""
+    refunds: int
     events: int
     next_at: float | None
     """When there will be more, in the world's time."""
@@ -104,6 +110,8 @@ class Plan:
     webhooks: bool
     people: float
     """The weight of each thing that a person may do, as of a disaster."""
+    refunds: float
+    """That of a person who gives money back."""
     disaster: float
     """The weight of each thing that may befall a host, beside those of its own steps."""
     methods: tuple[str, ...]
@@ -155,6 +163,7 @@ def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
         broker_trouble=choose((0.0, 0.1, 0.3)),
         webhooks=rng.random() < 0.5,
         people=choose((0.0, 0.05, 0.3)),
+        refunds=choose((0.0, 0.3, 1.0)),
         methods=METHODS,
         quiet=quiet,
     )
@@ -221,6 +230,7 @@ class World:
         self.hosts: list[Host] = [
             *(Claimer(self, f"claimer {n}", self._host_skew()) for n in range(self.plan.claimers)),
             *(Housekeeper(self, f"housekeeper {n}", self._host_skew()) for n in range(2)),
+            *(Refunder(self, f"refunder {n}", self._host_skew()) for n in range(2)),
             People(self, "people", 0.0),
         ]
 
@@ -328,6 +338,12 @@ class World:
         found = [row for eye in self._eyes.values() for row in eye.exec_driver_sql(query, {"statuses": tuple(statuses)})]
         return [(row[0], row[1], row[2]) for row in found]
 
+    def paid_invoices(self) -> list[tuple[int, int, int]]:
+        """Shard, id and amount of invoices that are paid, as a person sees them."""
+        query = "SELECT shard_id, id, amount FROM invoice WHERE status = 2 ORDER BY shard_id, id"
+        found = [row for eye in self._eyes.values() for row in eye.exec_driver_sql(query)]
+        return [(row[0], row[1], row[2]) for row in found]
+
     def shards_of(self, database: str) -> list[int]:
         """The shards that a database owns."""
         return self.router.by_database(self.shards).get(database, [])
@@ -416,6 +432,7 @@ class World:
             for module, name, double in (
                 (nap, "time", SimpleNamespace(sleep=lambda _: self.interlude())),
                 (store, "clock", self._host_clock),
+                (refunds, "clock", self._host_clock),
                 (gateway, "clock", self._host_clock),
             ):
                 stack.callback(setattr, module, name, getattr(module, name))
