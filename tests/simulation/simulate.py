@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -99,10 +102,22 @@ def run_parallel(seeds: range, processes: int) -> Summary:
     """The seeds in several processes, each with servers of its own."""
     count = max(1, min(processes, len(seeds)))
     summary = Summary()
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         for part in pool.map(run_part, [seeds[n::count] for n in range(count)]):
             summary.add(part)
     return summary
+
+
+def _end_with_parent() -> None:
+    """So do the servers that this process starts: whoever kills the simulator need not look for them."""
+
+    def watch() -> None:
+        parent = parent_process()
+        if parent is not None:
+            wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def story(world: World, verdict: Verdict) -> str:
