@@ -30,9 +30,12 @@ SELECT CAST(COALESCE(SUM(amount), 0) AS SIGNED)
 FROM refund FORCE INDEX (request)
 WHERE shard_id = %(shard)s AND invoice_id = %(invoice)s AND status <> 3
 
--- name: by_key
-SELECT id, invoice_id, request_key, subscription_id, service, attempt_no, provider, charge_ref, amount, currency, idempotency_key,
+-- name: columns
+id, invoice_id, request_key, subscription_id, service, attempt_no, provider, charge_ref, amount, currency, idempotency_key,
        source, status, provider_ref, code, checks
+
+-- name: by_key
+SELECT {columns}
 FROM refund
 WHERE shard_id = %(shard)s AND invoice_id = %(invoice)s AND request_key = %(request_key)s
 
@@ -58,8 +61,7 @@ GROUP BY shard_id
 HAVING MIN(due_at) <= NOW(6)
 
 -- name: due
-SELECT id, invoice_id, request_key, subscription_id, service, attempt_no, provider, charge_ref, amount, currency, idempotency_key,
-       source, status, provider_ref, code, checks, TIMESTAMPDIFF(MICROSECOND, sent_at, NOW(6)) / 1e6
+SELECT {columns}, TIMESTAMPDIFF(MICROSECOND, sent_at, NOW(6)) / 1e6
 FROM refund FORCE INDEX (due)
 WHERE shard_id = %(shard)s AND due_at <= NOW(6)
 ORDER BY due_at, id
@@ -90,6 +92,12 @@ SELECT id, invoice_id, status, lease_token <> 0 AND due_at > NOW(6), subscriptio
 FROM refund FORCE INDEX (PRIMARY)
 WHERE shard_id = %(shard)s AND id IN %(ids)s
 ORDER BY id
+FOR UPDATE
+
+-- name: lock
+SELECT {columns}, lease_token <> 0 AND due_at > NOW(6)
+FROM refund FORCE INDEX (PRIMARY)
+WHERE shard_id = %(shard)s AND id = %(id)s
 FOR UPDATE
 
 -- name: ask_now

@@ -89,7 +89,8 @@ JOIN payment_attempt AS t FORCE INDEX (PRIMARY) ON t.shard_id = f.shard_id AND t
 WHERE f.shard_id = %(shard)s AND f.idempotency_key IN %(first_keys)s
 
 -- name: refunds
-SELECT invoice_id, CAST(SUM(amount) AS SIGNED), SUM(status NOT IN (2, 3))
+-- What may have been given back, and how much of it will turn out by itself: not what is in review (5).
+SELECT invoice_id, CAST(SUM(amount) AS SIGNED), SUM(status NOT IN (2, 3, 5))
 FROM refund FORCE INDEX (request)
 WHERE shard_id = %(shard)s AND invoice_id IN %(ids)s AND status <> 3
 GROUP BY invoice_id

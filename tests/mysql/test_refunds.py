@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from billing_shards.cli.codes import ExitCode
-from billing_shards.errors import BillingShardsError, InvalidInput
+from billing_shards.errors import BillingShardsError, InvalidInput, NotPossible
 from billing_shards.errors import NotFound as NothingThere
 from billing_shards.jobs.model import RETRY
 from billing_shards.payments import recheck
 from billing_shards.payments.asker import Asker
 from billing_shards.payments.model import AttemptOutcome, DeclineClass, Declined, NotFound, NotSent, Succeeded, Unknown
 from billing_shards.payments.refunds import work
+from billing_shards.payments.refunds.close import close_in_review
 from billing_shards.payments.refunds.model import RefundStatus
 from billing_shards.payments.refunds.request import RefundOrder, request
+from billing_shards.payments.webhooks.model import RefundReference
 from billing_shards.process import ShardSet as Named
 from billing_shards.process import providers
 from tests.mysql.command import cli
@@ -241,6 +243,84 @@ def test_after_the_keys_life_it_is_only_looked_for_and_then_a_person_looks(money
     assert money.told(due)[-1] == "refund.review"
 
 
+def in_review(money: Money, due: DueJob, amount: int) -> str:
+    """A refund that nobody can tell of; its reference."""
+    reference = money.refund(due, amount)
+    money.shard_set.change(SHARD, "UPDATE refund SET status = 5, due_at = NULL, sent_at = NOW(6) WHERE shard_id = %(shard)s")
+    return reference
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "entries", "told"),
+    [
+        (["--made", "re_1"], "succeeded", [refunded(300)], "invoice.refunded"),
+        (["--not-made"], "failed", [], "refund.failed"),
+    ],
+)
+def test_a_person_says_what_became_of_a_refund_in_review(
+    money: Money, tmp_path: Path, word: list[str], status: str, entries: list[tuple[str, str, int]], told: str
+) -> None:
+    due = money.paid()
+    reference = in_review(money, due, 300)
+    manifest = money.shard_set.manifest(tmp_path / "manifest.yaml")
+    close = ["invoice", "close-refund", reference, *word, "--reason", "seen at the bank", "--actor", "anna", "--manifest"]
+    shown = cli(*close, manifest, "--json").json
+    assert (shown["refund"], shown["status"], shown["key"], shown["amount"]) == (reference, status, "k1", 300)
+    assert (money.entries(due)[1:], money.told(due)[-1]) == (entries, told)
+    act = money.shard_set.rows(
+        SHARD, "SELECT actor, act, subject FROM manual_act WHERE act LIKE '%%close%%' AND shard_id = %(shard)s"
+    )
+    assert [tuple(row) for row in act] == [("anna", "invoice.close_refund", f"invoice:{due.invoice}")]
+    assert "invoice.close_refund" in cli("invoice", "show", f"{SHARD}/{due.invoice}", "--manifest", manifest).out
+    again = cli(*close, manifest)
+    assert (again.code, f"is {status}, and only one in review is closed" in again.err) == (ExitCode.FAILED, True)
+    assert money.push() == 0
+    assert money.broken() == {}
+    left = 690 if status == "succeeded" else 990
+    assert money.refund(due, left, "k2")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["{ref}"], ExitCode.BAD_INPUT, "--made: or --not-made: one of them"),
+        (["{ref}", "--made", "re_1", "--not-made"], ExitCode.BAD_INPUT, "--made: or --not-made: one of them"),
+        (["{ref}", "--made", "ré"], ExitCode.BAD_INPUT, "--made: must be the provider's name"),
+        (["{ref}", "--not-made", "--reason", " "], ExitCode.BAD_INPUT, "--reason: is empty"),
+        (["1/1/1", "--not-made"], ExitCode.BAD_INPUT, "REFUND: 1/1/1 names no refund"),
+        (["{ref}9", "--not-made"], ExitCode.NOT_FOUND, "is not there"),
+        (["9999/1/r1", "--not-made"], ExitCode.BAD_INPUT, "names no refund"),
+    ],
+)
+def test_what_does_not_close_a_refund_is_named_and_changes_nothing(
+    money: Money, tmp_path: Path, words: list[str], code: ExitCode, message: str
+) -> None:
+    due = money.paid()
+    reference = f"{SHARD}/{due.invoice}/r7"
+    in_review(money, due, 300)
+    money.shard_set.change(SHARD, "UPDATE refund SET id = 7 WHERE shard_id = %(shard)s")
+    manifest = money.shard_set.manifest(tmp_path / "manifest.yaml")
+    named = [word.replace("{ref}", reference) for word in words]
+    ended = cli("invoice", "close-refund", "--reason", "seen", *named, "--actor", "anna", "--manifest", manifest)
+    assert (ended.code, message in ended.err) == (code, True), ended.err
+    assert (money.refunds(), money.told(due)) == ([R.REVIEW], ["payment.succeeded"])
+
+
+def test_a_refund_that_the_provider_is_being_asked_about_is_not_closed(money: Money) -> None:
+    due = money.paid()
+    reference = in_review(money, due, 300)
+    money.hear("refund.succeeded", reference, amount=300)
+    money.apply()
+    (taken,) = money.take(again=False)
+    named = RefundReference(shard=SHARD, invoice=due.invoice, refund=taken.refund.id)
+    policy = money.shard_set.spec.retry
+    with pytest.raises(NotPossible, match="is being asked about it now"):
+        close_in_review(money.shard_set.router, named, None, policy=policy, actor="anna", reason="seen")
+    work.settle(money.shard_set.router, taken, Unknown(reason="late"), policy=policy)
+    assert close_in_review(money.shard_set.router, named, None, policy=policy, actor="anna", reason="seen").status is R.FAILED
+    assert str(named) == reference
+
+
 def test_a_refund_that_fails_after_it_succeeded_is_booked_back(money: Money) -> None:
     due = money.paid(payment_method="pm_refund_late_failure")
     reference = money.refund(due, 300)
@@ -313,6 +393,18 @@ def test_more_than_is_left_is_taken_back_only_by_mistake(money: Money) -> None:
     reverse(money, due, amount=700)
     assert (money.results(), money.entries(due)[1:]) == (["reversed_more_than_left"], [refunded(300)])
     assert money.told(due)[-1] == "payment.review"
+
+
+@pytest.mark.parametrize(("amount", "result"), [(690, "taken_back_in_part"), (691, "reversed_more_than_left")])
+def test_a_part_that_is_taken_back_does_not_wait_for_a_refund_that_nobody_can_tell_of(
+    money: Money, amount: int, result: str
+) -> None:
+    """Found by the simulator: it waited for ever, and nobody was called."""
+    due = money.paid()
+    in_review(money, due, 300)
+    reverse(money, due, amount=amount)
+    assert money.results() == [result]
+    assert money.broken() == {}
 
 
 def test_a_part_that_is_taken_back_waits_for_refunds_that_are_under_way(money: Money) -> None:

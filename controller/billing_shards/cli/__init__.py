@@ -140,6 +140,28 @@ def recheck_invoice(
     return recheck.run(source.find(manifest), which, as_json=as_json)
 
 
+@invoice_app.command("close-refund")
+def close_refund(
+    which: Annotated[str, typer.Argument(metavar="REFUND", help="SHARD/INVOICE/rNUMBER, as invoice show has it.")],
+    reason: ReasonOption,
+    made: Annotated[
+        str | None, typer.Option("--made", metavar="PROVIDER_REF", help="It was made, and the provider calls it so.")
+    ] = None,
+    not_made: Annotated[bool, typer.Option("--not-made", help="No money went.")] = False,
+    actor: ActorOption = None,
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Say what became of a refund in review.
+
+    For where the provider cannot tell any more, and a person knows it otherwise. It is booked as if the provider had said so.
+    """
+    from billing_shards.cli import refund, source
+
+    found = source.find(manifest)
+    return refund.close(found, which, made=made, not_made=not_made, actor=actor, reason=reason, as_json=as_json)
+
+
 @app.command("refund")
 def make_refund(
     which: Annotated[str, typer.Argument(metavar="INVOICE", help="As for invoice show.")],

@@ -195,6 +195,12 @@ def lock_told(transaction: ShardTransaction, ids: Collection[int]) -> dict[int, 
     }
 
 
+def lock(transaction: ShardTransaction, number: int) -> tuple[Refund, bool] | None:
+    """A refund, locked, and whether somebody is asking the provider about it."""
+    rows = transaction.read(_q.lock, {"id": number})
+    return (_refund(transaction.shard, rows[0]), bool(rows[0][16])) if rows else None
+
+
 def ask_now(transaction: ShardTransaction, ids: Collection[int]) -> None:
     """Let the provider be asked about these refunds at once. They are locked, and nobody asks about them now."""
     if ids:

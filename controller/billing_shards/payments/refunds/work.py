@@ -93,7 +93,7 @@ def settle(router: ShardRouter, taken: Taken, outcome: RefundOutcome, *, policy:
     def body(transaction: ShardTransaction) -> bool:
         if not store.finish(transaction, taken, step, outcome):
             return False
-        _tell(transaction, refund, step, getattr(outcome, "code", None))
+        tell(transaction, refund, step, getattr(outcome, "code", None))
         return True
 
     # Run twice it writes once: the lease is given back with the first, and fences the second out.
@@ -105,7 +105,8 @@ def settle(router: ShardRouter, taken: Taken, outcome: RefundOutcome, *, policy:
     return step
 
 
-def _tell(transaction: ShardTransaction, refund: Refund, step: Step, code: str | None) -> None:
+def tell(transaction: ShardTransaction, refund: Refund, step: Step, code: str | None) -> None:
+    """Ledger entry and event of a step."""
     entries = [*([_entry(refund)] if step.booked else []), *([_counter_entry(refund)] if step.booked_back else [])]
     told = event_of(refund, step, code)
     counts = {name: count for name, count in (("event", int(told is not None)), ("ledger", len(entries))) if count}

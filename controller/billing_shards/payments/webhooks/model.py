@@ -28,11 +28,14 @@ class AttemptReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefundReference:
-    """`<shard>/<invoice>/r<refund>`."""
+    """`<shard>/<invoice>/r<refund>` (`Refund.reference`)."""
 
     shard: int
     invoice: int
     refund: int
+
+    def __str__(self) -> str:
+        return f"{self.shard}/{self.invoice}/r{self.refund}"
 
 
 Reference: TypeAlias = AttemptReference | RefundReference
