@@ -87,14 +87,10 @@ class Adapter(ChargesOnly):
         return outcome
 
     async def _send(self, request: Keyed) -> Answer | NotSent | Unknown:
+        lost = await self._lost(request)
+        if lost is not None:
+            return lost
         provider, network, draw = self._provider, self._provider.network, self._provider.rng.random
-        if draw() < network.not_reached:
-            return NotSent(reason="no connection")
-        if draw() < network.request_lost:
-            return await self._no_answer()
-        if draw() < network.request_late:
-            provider.later(request, provider.rng.uniform(1, DELAY_SECONDS_MAX))
-            return await self._no_answer()
         if draw() < network.twice:
             provider.later(request, provider.rng.uniform(0, DELAY_SECONDS_MAX))
         answer = provider.send(request, provider.clock())
@@ -138,6 +134,22 @@ class Adapter(ChargesOnly):
         return outcome
 
     async def _cancel(self, request: Cancel) -> Found:
+        lost = await self._lost(request)
+        if lost is not None:
+            return lost
+        provider = self._provider
+        charge = provider.cancel(request)
+        if provider.rng.random() < provider.network.answer_lost:
+            return await self._no_answer()
+        answer = _shown(charge.id, charge.state, charge.code, charge.advice)
+        await until(self._now() + provider.rng.uniform(0, ANSWER_SECONDS))
+        return answer
+
+    async def close(self) -> None:
+        """See `PaymentGateway`."""
+
+    async def _lost(self, request: Keyed | Cancel) -> NotSent | Unknown | None:
+        """What the caller hears of a request that does not arrive, or too late; None where it arrives now."""
         provider, network, draw = self._provider, self._provider.network, self._provider.rng.random
         if draw() < network.not_reached:
             return NotSent(reason="no connection")
@@ -146,15 +158,7 @@ class Adapter(ChargesOnly):
         if draw() < network.request_late:
             provider.later(request, provider.rng.uniform(1, DELAY_SECONDS_MAX))
             return await self._no_answer()
-        charge = provider.cancel(request)
-        if draw() < network.answer_lost:
-            return await self._no_answer()
-        answer = _shown(charge.id, charge.state, charge.code, charge.advice)
-        await until(self._now() + provider.rng.uniform(0, ANSWER_SECONDS))
-        return answer
-
-    async def close(self) -> None:
-        """See `PaymentGateway`."""
+        return None
 
     async def _no_answer(self) -> Unknown:
         await until(self._now() + ANSWER_SECONDS)

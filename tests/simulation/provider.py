@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from billing_shards.payments.model import ChargeRequest, RefundRequest, WebhookEvent, WebhookKind
 from tests.simulation.refunding import Refund, Refunds, RefundState
@@ -27,7 +27,7 @@ METHODS = (
     *("pm_soft_1", "pm_soft_2", "pm_soft", "pm_hard", "pm_expired", "pm_advice"),
     *("pm_customer",) * 3,
     *("pm_pending_good", "pm_pending_good", "pm_pending_bad", "pm_pending_long"),
-    *("pm_reversed", "pm_reversed"),
+    *("pm_reversed", "pm_reversed", "pm_reversed_in_part"),
     *("pm_500_before", "pm_500_after", "pm_500_after", "pm_slow", "pm_slow", "pm_very_slow"),
 )
 """Payment methods, each of which the provider treats in its own way, as often as they shall be drawn."""
@@ -82,6 +82,10 @@ class Charge:
     visible_at: float
     turns_at: float | None = None
     turns_to: tuple[State, str | None] | None = None
+    disputed_at: float | None = None
+    """When the customer's bank takes back a part of it."""
+    taken_back: int = 0
+    """That part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +157,7 @@ class Provider:
         """By its clock: when a request arrives, or a charge or a refund turns."""
         times = [at for at, _ in self._on_their_way]
         times += [at for at, _ in self.webhooks or ()]
-        times += [charge.turns_at for charge in self.charges if charge.turns_at is not None]
+        times += [at for charge in self.charges for at in (charge.turns_at, charge.disputed_at) if at is not None]
         times += [at for at in (self.refunds.next_turn(),) if at is not None]
         return min(times, default=None)
 
@@ -172,6 +176,8 @@ class Provider:
                 charge.state, charge.code = charge.turns_to
                 charge.turns_at = charge.turns_to = None
                 self._tell(charge)
+            if charge.disputed_at is not None and charge.disputed_at <= now:
+                self._take_back_part(charge)
         for refund in self.refunds.turn(now):
             self._tell_refund(refund)
 
@@ -206,11 +212,19 @@ class Provider:
             charge.turns_at = charge.turns_to = None
         return charge
 
+    def _take_back_part(self, charge: Charge) -> None:
+        """Never all that it took: that is another message."""
+        charge.disputed_at = None
+        left = min(charge.amount - self.refunds.gone(charge.id), charge.amount - 1)
+        if left > 0:
+            charge.taken_back = self.rng.randint(1, left)
+            self._tell(charge, kind="charge.reversed", amount=charge.taken_back, code="fraudulent")
+
     def _refund(self, request: RefundRequest, now: float) -> Answer:
         charge = next(charge for charge in self.charges if charge.id == request.provider_ref)
         if charge.state is not State.SUCCEEDED:
             return Answer(status=400, at=now, code="charge_not_refundable")
-        made = self.refunds.make(request, charge.amount, now, tells=self.webhooks is not None)
+        made = self.refunds.make(request, charge.amount - charge.taken_back, now, tells=self.webhooks is not None)
         if isinstance(made, str):
             return Answer(status=400, at=now, code=made)
         self._tell_refund(made)
@@ -232,12 +246,12 @@ class Provider:
             self.clock(),
         )
 
-    def _tell(self, charge: Charge) -> None:
+    def _tell(self, charge: Charge, **changes: Any) -> None:
         kind = _KINDS.get(charge.state)
         if self.webhooks is None or kind is None:
             return
         event = WebhookEvent(
-            id=f"evt_{charge.id}_{charge.state.value}",
+            id=f"evt_{charge.id}_{charge.state.value}_{charge.taken_back}",
             kind=kind,
             reference=charge.reference,
             provider_ref=charge.id,
@@ -245,7 +259,7 @@ class Provider:
             currency=charge.currency,
             code=charge.code,
         )
-        self._post(event, max(self.clock(), charge.made_at))
+        self._post(replace(event, **changes), max(self.clock(), charge.made_at))
 
     def _post(self, event: WebhookEvent, at: float) -> None:
         """By webhook, sometimes twice, and in any order."""
@@ -292,6 +306,8 @@ class Provider:
         if method == "pm_reversed" and tries == 1 and self.webhooks is not None:  # it tells of it in no other way
             charge.turns_at = at + self.rng.uniform(60, 300_000)
             charge.turns_to = (State.REVERSED, self.rng.choice(("insufficient_funds", "account_closed", "fraudulent")))
+        if method == "pm_reversed_in_part" and self.webhooks is not None:
+            charge.disputed_at = at + self.rng.uniform(60, 300_000)
         self.charges.append(charge)
         self._tell(charge)
         return charge

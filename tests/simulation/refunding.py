@@ -57,7 +57,7 @@ class Refunds:
         `tells`: whether webhooks are sent, which alone tell that a refund which succeeded has failed after all.
         """
         fate, turns_to = self._rng.choice(_FATES if tells else _FATES[1:])
-        if request.amount > taken - self._gone(request.provider_ref):
+        if request.amount > taken - self.gone(request.provider_ref):
             return "refund_too_large"
         refund = Refund(
             id=f"re_{self._name}_{len(self.made) + 1}",
@@ -89,6 +89,7 @@ class Refunds:
         """When one turns."""
         return min((one.turns_at for one in self.made if one.turns_at is not None), default=None)
 
-    def _gone(self, charge: str) -> int:
+    def gone(self, charge: str) -> int:
+        """What was given back of a charge, or is on its way."""
         of_charge = [one for one in self.made if one.request.provider_ref == charge]
         return sum(one.request.amount for one in of_charge if one.state is not RefundState.FAILED)

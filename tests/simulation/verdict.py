@@ -40,6 +40,8 @@ FROM refund AS r WHERE r.source = 1
 ORDER BY r.shard_id, r.id
 """
 
+_DISPUTES = "SELECT shard_id, invoice_id, attempt_no, CAST(SUM(amount) AS SIGNED) FROM refund WHERE source = 2 GROUP BY 1, 2, 3"
+
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
@@ -92,6 +94,7 @@ def judge(world: World) -> Verdict:
             verdict.lost.append(f"job of {job.name} is in review without a reason: {why}")
     _money(world, jobs, verdict)
     _refunds(world, verdict)
+    _disputes(world, jobs, verdict)
     _events(world, verdict)
     _audit(world, verdict)
     return verdict
@@ -170,6 +173,21 @@ def _refunds(world: World, verdict: Verdict) -> None:
                 if wrong is not None:
                     verdict.lost.append(f"refund {name}: {wrong}")
     verdict.lost += [f"refund {name}: we have no such refund" for name in made]
+
+
+def _disputes(world: World, jobs: list[_Job], verdict: Verdict) -> None:
+    """What a bank took back of a charge is a refund that it made, unless a refund that nobody can tell of stands in its way."""
+    called = {job.name for job in jobs if "reversed_more_than_left" in (job.reasons or "")}
+    booked: dict[str, int] = {}
+    for database in world.shard_set.owners.values():
+        with database.engine.connect() as connection:
+            for shard, invoice, attempt, amount in connection.exec_driver_sql(_DISPUTES):
+                booked[f"{shard}/{invoice}/{attempt}"] = amount
+    taken_back = {charge.reference: charge.taken_back for provider in world.providers for charge in provider.charges}
+    for name in {*booked, *taken_back}:
+        there, here = taken_back.get(name, 0), booked.get(name, 0)
+        if there != here and name.rpartition("/")[0] not in called:
+            verdict.lost.append(f"of charge {name}, the bank took back {there}, and {here} are booked")
 
 
 def _unlike(world: World, name: str, status: int, provider_ref: str | None, made: list[str], *, reviewed: bool) -> str | None:
