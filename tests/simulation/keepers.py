@@ -11,6 +11,7 @@ from billing_shards.billing import dunner, scheduler, subscriptions
 from billing_shards.errors import BrokerUnavailable, EventRefused
 from billing_shards.jobs.manual import Verb
 from billing_shards.jobs.model import Status as JobStatus
+from billing_shards.jobs.purge import Purge
 from billing_shards.outbox import envelope, rounds, store
 from billing_shards.outbox.decide import chains
 from billing_shards.outbox.model import Answer, Batch, Leased, Problem, Refused, Sent, StoredEvent
@@ -56,6 +57,7 @@ class Housekeeper(Host):
         self._token = self.world.rng.getrandbits(63)
         self._sending: _Sending | None = None
         self._webhooks = Applier(self.spec, self.world.router, draw=self.world.rng.random)
+        self._job_purge = Purge(self.world.router, self.spec.claimer.finished_jobs_retention_seconds)
 
     def wakes_at(self) -> float | None:
         return self._rest_until if self._rest_until > self.world.now else None
@@ -77,6 +79,9 @@ class Housekeeper(Host):
             yield 4, self._publish
         elif self.world.plan.publishing and self._rest_until <= self.world.now and any(one.events for one in due):
             yield 2, self._take
+
+    def asides(self) -> Iterator[Option]:
+        yield 0.1, self._purge
 
     def schedule(self) -> None:
         """One batch of one due shard."""
@@ -139,6 +144,11 @@ class Housekeeper(Host):
         gateway = self.world.gateways.named(one.provider)
         assert gateway is not None
         return at_once(gateway.find(str(one.attempt)))
+
+    def _purge(self) -> None:
+        database = self.world.rng.choice(sorted(self.world.router.databases))
+        purge = partial(self._job_purge.step, database, self.world.shards_of(database))
+        self.world.act(self, f"purges jobs of {database}", purge)
 
     # Webhooks
 

@@ -50,7 +50,7 @@ class Summary:
 
     def lines(self) -> list[str]:
         """For a person; the last two are what it is about."""
-        ends = {2: "paid", 3: "given up", 4: "awaiting the customer", 5: "in review"}
+        ends = {2: "paid", 3: "given up", 4: "awaiting the customer", 5: "in review", 6: "purged"}
         jobs = ", ".join(f"{count} {ends.get(status, f'status {status}')}" for status, count in sorted(self.jobs.items()))
         faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
         return [

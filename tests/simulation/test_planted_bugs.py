@@ -96,8 +96,10 @@ def authenticated(plan: Plan) -> Plan:
         refunds=0.0,
         webhooks=True,
         quiet=False,
+        disaster=0.05,
+        fault_share=0.0,
         network=network,
-        steps_max=200,
+        steps_max=300,
         days=20,
     )
 
@@ -105,7 +107,17 @@ def authenticated(plan: Plan) -> Plan:
 def refunded(plan: Plan) -> Plan:
     """Money is given back, over a bad network."""
     network = replace(plan.network, request_late=0.5, answer_lost=0.2)
-    return replace(plan, methods=("pm_ok",), refunds=1.0, network=network, quiet=False, steps_max=200, days=20)
+    return replace(
+        plan,
+        methods=("pm_ok",),
+        refunds=1.0,
+        network=network,
+        quiet=False,
+        disaster=0.05,
+        fault_share=0.0,
+        steps_max=300,
+        days=20,
+    )
 
 
 def published(plan: Plan) -> Plan:
@@ -252,7 +264,7 @@ def refunds_are_settled_without_their_lease(patch: Patch) -> None:
         (outcomes_told_apart_by_job_alone, lonely, "_LeaseLostError"),
         (another_charge_beside_one_that_waits, authenticated, "charge"),
         (a_cancel_without_an_answer_is_one_that_was_done, authenticated, "charge"),
-        (a_refund_is_sent_again_under_a_new_key, refunded, "the provider made"),
+        (a_refund_is_sent_again_under_a_new_key, refunded, " made "),
         (refunds_are_settled_without_their_lease, refunded, ""),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

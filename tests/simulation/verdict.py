@@ -20,16 +20,17 @@ from tests.simulation.refunding import Refund, RefundState
 from tests.simulation.world import World
 
 _JOBS = """
-SELECT j.shard_id, j.invoice_id, j.status, j.attempt_no, j.attempt_open, j.lost_leases, i.status, a.provider_ref,
+SELECT i.shard_id, i.id, COALESCE(j.status, 6), COALESCE(j.attempt_no, 0), COALESCE(j.attempt_open, 0),
+       COALESCE(j.lost_leases, 0), i.status, a.provider_ref,
        (SELECT GROUP_CONCAT(JSON_UNQUOTE(JSON_EXTRACT(o.payload, '$.reason')) ORDER BY o.id) FROM outbox AS o
-        WHERE o.shard_id = j.shard_id AND o.type = 'payment.review' AND JSON_EXTRACT(o.payload, '$.invoice') = j.invoice_id)
-FROM billing_job AS j
-JOIN invoice AS i ON i.shard_id = j.shard_id AND i.id = j.invoice_id
+        WHERE o.shard_id = i.shard_id AND o.type = 'payment.review' AND JSON_EXTRACT(o.payload, '$.invoice') = i.id)
+FROM invoice AS i
+LEFT JOIN billing_job AS j ON j.shard_id = i.shard_id AND j.invoice_id = i.id
 LEFT JOIN payment_attempt AS a ON a.shard_id = j.shard_id AND a.job_id = j.id AND a.attempt_no = j.attempt_no
-ORDER BY j.shard_id, j.id
+ORDER BY i.shard_id, i.id
 """
-SUCCEEDED, FAILED, AWAITING, REVIEW = 2, 3, 4, 5
-PAID = 2
+SUCCEEDED, FAILED, AWAITING, REVIEW, PURGED = 2, 3, 4, 5, 6
+PAID, VOID = 2, 4
 
 
 _REFUNDS = """
@@ -86,7 +87,9 @@ def judge(world: World) -> Verdict:
     jobs = list(_jobs(world))
     for job in jobs:
         verdict.jobs[job.status] += 1
-        if job.status not in {SUCCEEDED, FAILED, AWAITING, REVIEW}:
+        if job.status == PURGED and job.invoice_status not in {PAID, VOID}:
+            verdict.lost.append(f"job of {job.name} is gone, and its invoice is not settled: status {job.invoice_status}")
+        if job.status not in {SUCCEEDED, FAILED, AWAITING, REVIEW, PURGED}:
             verdict.lost.append(f"job of {job.name} never ended: status {job.status}")
         if job.lost_leases and world.plan.quiet:
             verdict.lost.append(f"job of {job.name} has lost {job.lost_leases} leases, though nothing befell any host")
@@ -147,6 +150,8 @@ def _unbooked(job: _Job | None, charges: list[Charge]) -> str | None:
     if job is None:
         return "we have no such invoice"
     if job.invoice_status == PAID:
+        if job.status == PURGED:  # which attempt it was, the audit compares with the provider's list
+            return None
         return None if job.provider_ref in {c.id for c in charges} else f"here the invoice is paid by {job.provider_ref}"
     in_review = job.status == REVIEW and job.attempt_open
     return None if in_review else f"not booked, job status {job.status}"

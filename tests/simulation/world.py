@@ -127,7 +127,11 @@ def plan(shard_set: ShardSet, rng: random.Random) -> Plan:
     choose = rng.choice
     spec = shard_set.site.spec(
         shardCount=SHARDS,
-        claimer={"leaseSeconds": choice_of(rng, 30, 60, 300), "lostLeasesMax": choose((2, 5, 5))},
+        claimer={
+            "leaseSeconds": choice_of(rng, 30, 60, 300),
+            "lostLeasesMax": choose((2, 5, 5)),
+            "finishedJobsRetentionSeconds": choose((3600, 86_400, 7 * 86_400)),
+        },
         retry={
             "delaysSeconds": choose(([60], [300, 1800], [300, 7200, 86_400])),
             "attemptsMax": choose((1, 2, 4)),
