@@ -20,10 +20,11 @@ from typing import Any
 
 import pymysql
 import pymysql.converters
-from pymysql.constants import CLIENT, CR, ER
-from sqlalchemy import Engine, create_engine
+from pymysql.constants import CLIENT, CR, ER, SERVER_STATUS
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import PoolResetState
 
 from billing_shards.errors import AccessDenied, DatabaseError, DatabaseUnavailable, TlsRefused
 from billing_shards.settings import Credentials, DatabaseSpec
@@ -168,8 +169,18 @@ def open_database(
         pool_use_lifo=True,
         hide_parameters=True,  # an error's text would carry amounts and payment methods
         skip_autocommit_rollback=True,
+        pool_reset_on_return=None,
     )
+    event.listen(engine, "reset", _roll_back)
     return Database(name=spec.name, engine=engine)
+
+
+def _roll_back(connection: pymysql.Connection[Any], _record: object, state: PoolResetState) -> None:
+    """What is left of a transaction when its connection goes back to the pool. After a COMMIT the server said that none is: then
+    asking would only cost a round trip.
+    """
+    if not state.terminate_only and connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:  # type: ignore[attr-defined]
+        connection.rollback()
 
 
 class _NamedContext(ssl.SSLContext):

@@ -29,8 +29,8 @@ WHERE shard_id = %(shard)s AND id IN %(ids)s
 -- From the jobs, which are marked already: nothing is sent that the database has. The key is that of jobs.model.attempt_key.
 INSERT INTO payment_attempt (shard_id, job_id, attempt_no, idempotency_key, provider, amount, currency, outcome, created_at)
 SELECT shard_id, id, attempt_no, UNHEX(SHA2(CONCAT(idempotency_key, attempt_no), 256)), %(provider)s, amount, currency, 0, NOW(6)
-FROM billing_job FORCE INDEX (PRIMARY)
-WHERE shard_id = %(shard)s AND id IN %(ids)s
+FROM JSON_TABLE(%(ids)s, '$[*]' COLUMNS (job_id BIGINT UNSIGNED PATH '$')) AS r
+STRAIGHT_JOIN billing_job FORCE INDEX (PRIMARY) ON shard_id = %(shard)s AND id = r.job_id
 
 -- name: open_already
 SELECT job_id, TIMESTAMPDIFF(MICROSECOND, created_at, NOW(6)) / 1e6, provider, outcome = 7

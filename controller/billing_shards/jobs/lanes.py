@@ -17,6 +17,7 @@ class Lanes:
         self._spec = spec
         self._by_pair = {service.lane: service for service in spec.services}
         self._by_name = {service.name: service for service in spec.services}
+        self._counted: dict[Lane, Lane] = {}
 
     def __iter__(self) -> Iterator[Lane]:
         """Every lane of the spec: the common pair, then the services'."""
@@ -37,7 +38,11 @@ class Lanes:
 
     def counted(self, lane: Lane) -> Lane:
         """The lane whose share it counts against: itself, where the spec lists it."""
-        return lane if lane.pair == 0 or self._service(lane) else RETRY if lane.is_retry else RENEWAL
+        known = self._counted.get(lane)  # asked for every job, several times
+        if known is None:
+            listed = lane.pair == 0 or self._service(lane) is not None
+            known = self._counted[lane] = lane if listed else RETRY if lane.is_retry else RENEWAL
+        return known
 
     def weight(self, lane: Lane) -> int:
         """The lane's share, against the others' weights."""

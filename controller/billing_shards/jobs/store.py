@@ -157,7 +157,7 @@ def _job(shard: int, lane: Lane, token: int, claimed_at: float, row: Sequence[st
 def _open_attempts(transaction: ShardTransaction, provider: str, jobs: Sequence[Job]) -> None:
     if not jobs:
         return
-    params = {"provider": provider, "ids": Ids(job.id for job in jobs)}
+    params = {"provider": provider, "ids": Rows([job.id for job in jobs])}
     keys = [(job.id, job.attempt_no) for job in jobs]
     transaction.write(_q.open_attempts, params, table="payment_attempt", keys=keys)
 

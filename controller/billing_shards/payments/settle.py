@@ -131,7 +131,7 @@ def _book(transaction: ShardTransaction, first: Mapping[str, int], paid: Sequenc
         for query, table, counter in ((_s.book_payments, "ledger_entry", "ledger"), (_s.tell_payments, "outbox", "event")):
             number = first[counter]
             keys = [(key,) for key in range(number, number + len(ids))]
-            if transaction.write(query, {"ids": Ids(ids), "first": number}, table=table, keys=keys) != len(ids):
+            if transaction.write(query, {"ids": Rows(ids), "first": number}, table=table, keys=keys) != len(ids):
                 raise AssertionError(f"shard {transaction.shard}: {table} has no row for each of {len(ids)} payments")
 
 
