@@ -56,7 +56,7 @@ class Life:
         return [
             job
             for lane in lanes
-            for job in store.claim(self.shard_set.router, self.shard, lane, limit=10, lease_seconds=60, provider="http")
+            for job in store.claim(self.shard_set.router, self.shard, lane, limit=10, lease_seconds=60, provider="http").jobs
         ]
 
     def settle(self, jobs: list[Job], outcome: Outcome) -> None:

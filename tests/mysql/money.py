@@ -77,7 +77,7 @@ class Money:
         return [
             job
             for lane in lanes or (RENEWAL, RETRY)
-            for job in store.claim(router, SHARD, lane, limit=100, lease_seconds=60, provider="http")
+            for job in store.claim(router, SHARD, lane, limit=100, lease_seconds=60, provider="http").jobs
         ]
 
     def ask(self, job: Job) -> Outcome:

@@ -122,7 +122,7 @@ def _charge_all(shard_set: ShardSet, round_: int) -> None:
     """Claim and settle all that is due, then make declined jobs due at once."""
     for shard in shard_set.shards:
         for lane in (RENEWAL, RETRY):
-            jobs = store.claim(shard_set.router, shard, lane, limit=10, lease_seconds=60, provider="http")
+            jobs = store.claim(shard_set.router, shard, lane, limit=10, lease_seconds=60, provider="http").jobs
             results = [Result(job=job, outcome=OUTCOMES[job.subscription][round_], draw=0.0) for job in jobs]
             settle(shard_set.router, shard, results, policy=shard_set.spec.retry)
         declined = (
@@ -213,7 +213,7 @@ def _extra_job(world: World) -> None:
 def _expired_lease(world: World) -> None:
     job = world.jobs["new"]
     world.change("new", "UPDATE billing_job SET due_at = NOW(6) WHERE id = %(job)s")
-    assert store.claim(world.shard_set.router, job.shard, RENEWAL, limit=1, lease_seconds=60, provider="http")
+    assert store.claim(world.shard_set.router, job.shard, RENEWAL, limit=1, lease_seconds=60, provider="http").jobs
     world.change("new", "UPDATE billing_job SET due_at = NOW(6) - INTERVAL 1 HOUR WHERE id = %(job)s")
 
 

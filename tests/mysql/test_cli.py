@@ -46,7 +46,7 @@ def write_manifest(path: Path, site: Site, secrets: Mapping[str, Mapping[str, st
 
 
 def finish(shard_set: ShardSet, job: DueJob, outcome: Outcome) -> None:
-    jobs = store.claim(shard_set.router, job.shard, RENEWAL, limit=10, lease_seconds=60, provider="http")
+    jobs = store.claim(shard_set.router, job.shard, RENEWAL, limit=10, lease_seconds=60, provider="http").jobs
     results = [Result(job=claimed, outcome=outcome, draw=0.0) for claimed in jobs]
     settle(shard_set.router, job.shard, results, policy=shard_set.spec.retry)
 

@@ -143,7 +143,7 @@ class Site:
 
     def _abandon(self, point: Point, shard: int) -> None:
         """An earlier worker was lost with the job, or gave it back with its attempt open."""
-        jobs = store.claim(self.shard_set.router, shard, RENEWAL, limit=1, lease_seconds=60, provider="http")
+        jobs = store.claim(self.shard_set.router, shard, RENEWAL, limit=1, lease_seconds=60, provider="http").jobs
         if point.step == "find":
             store.release(self.shard_set.router, jobs)
         else:
@@ -153,7 +153,7 @@ class Site:
     def _change_mind(self, subscription: str, shard: int) -> None:
         """The charge waits for the customer, who gives another payment method."""
         router = self.shard_set.router
-        (job,) = store.claim(router, shard, RENEWAL, limit=1, lease_seconds=60, provider="http")
+        (job,) = store.claim(router, shard, RENEWAL, limit=1, lease_seconds=60, provider="http").jobs
         outcome = asyncio.run(self._charge(job))
         settle(router, shard, [Result(job=job, outcome=outcome, draw=0.0)], policy=self.shard_set.spec.retry)
         subject = Subject(id=subscription, shard_count=self.shard_set.spec.shard_count)

@@ -317,7 +317,7 @@ def test_the_reaper_goes_past_a_shard_that_is_being_handed_over(make: Callable[.
     held = [
         job
         for shard in shard_set.shards
-        for job in store.claim(shard_set.router, shard, Lane(COMMON), limit=24, lease_seconds=60, provider="http")
+        for job in store.claim(shard_set.router, shard, Lane(COMMON), limit=24, lease_seconds=60, provider="http").jobs
     ]
     for job in held:
         expire(shard_set, job)

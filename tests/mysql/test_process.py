@@ -125,7 +125,7 @@ def test_a_housekeeper_deletes_finished_jobs_after_their_retention(
     shard_set: ShardSet, provider: FakeGateway, make_pod: Callable[..., Pod]
 ) -> None:
     done, waiting = shard_set.add_due_job("sub-1"), shard_set.add_due_job("sub-2", overdue_seconds=-3600)
-    (job,) = store.claim(shard_set.router, done.shard, RENEWAL, limit=1, lease_seconds=60, provider="http")
+    (job,) = store.claim(shard_set.router, done.shard, RENEWAL, limit=1, lease_seconds=60, provider="http").jobs
     result = Result(job=job, outcome=Succeeded(provider_ref="ch_1"), draw=0.0)
     settle(shard_set.router, done.shard, [result], policy=shard_set.spec.retry)
     kept = {**QUICK, "finishedJobsRetentionSeconds": 1}

@@ -34,7 +34,7 @@ def fill(shard_set: ShardSet, count: int, shard: int = 3, *, prefix: str = "sub"
 
 
 def claim(shard_set: ShardSet, shard: int = 3, *, limit: int = 100, lane: Lane = RENEWAL) -> list[Job]:
-    return store.claim(shard_set.router, shard, lane, limit=limit, lease_seconds=60, provider="http")
+    return store.claim(shard_set.router, shard, lane, limit=limit, lease_seconds=60, provider="http").jobs
 
 
 def status(shard_set: ShardSet, job: Job | DueJob) -> Any:
@@ -87,9 +87,18 @@ def test_a_claim_leaves_what_was_due_before_the_time_it_is_given(shard_set: Shar
         (due,) = store.next_due(connection, [3])
     assert due.at == datetime(2020, 1, 1)
     options: dict[str, Any] = {"limit": 10, "lease_seconds": 60, "provider": "http"}
-    after = store.claim(shard_set.router, 3, RENEWAL, **options, since=datetime(2020, 1, 2))
+    after = store.claim(shard_set.router, 3, RENEWAL, **options, since=datetime(2020, 1, 2)).jobs
     assert [job.id for job in after] == [late.job]
-    assert [job.id for job in store.claim(shard_set.router, 3, RENEWAL, **options, since=due.at)] == [early.job]
+    assert [job.id for job in store.claim(shard_set.router, 3, RENEWAL, **options, since=due.at).jobs] == [early.job]
+
+
+@pytest.mark.parametrize(("due", "more"), [(1, False), (3, False), (4, True)])
+def test_a_claim_says_whether_another_one_is_worth_its_transaction(shard_set: ShardSet, due: int, more: bool) -> None:
+    jobs = fill(shard_set, due)
+    claimed = store.claim(shard_set.router, 3, RENEWAL, limit=3, lease_seconds=60, provider="http")
+    assert (len(claimed.jobs), claimed.more) == (min(due, 3), more)
+    left = [job for job in jobs if job.job not in {one.id for one in claimed.jobs}]
+    assert [job.id for job in claim(shard_set)] == [job.job for job in left]
 
 
 def test_two_claimers_take_disjoint_jobs_while_both_transactions_are_open(shard_set: ShardSet) -> None:

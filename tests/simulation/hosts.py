@@ -158,7 +158,7 @@ class Claimer(Host):
                 limit=world.rng.randint(1, ROOM - len(self.held)),
                 lease_seconds=self.spec.claimer.lease_seconds,
                 provider=self.lanes.provider(lane),
-            )
+            ).jobs
 
         jobs = world.act(self, f"claims on {database}", work)
         if jobs:

@@ -148,7 +148,7 @@ class Claims:
         jobs: list[Job] = []
         self._held.reserve(entry.lane, limit)
         try:
-            jobs = await self._in_thread(self._threads[database], claim)
+            jobs, more = await self._in_thread(self._threads[database], claim)
         except DatabaseError:
             raise
         except BillingShardsError as error:
@@ -158,7 +158,7 @@ class Claims:
             self._held.claimed(entry.lane, limit, jobs)
         self._refusals.pop(entry.shard, None)
         telemetry.JOBS_CLAIMED.labels(self._lanes.label(entry.lane)).inc(len(jobs))
-        if len(jobs) == limit:
+        if more:
             agenda.again(entry)
         self._waiting.put(jobs)
         return bool(jobs)

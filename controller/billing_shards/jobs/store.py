@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -33,6 +33,14 @@ class Due:
     """Until it falls due, by the server's clock; negative where it is due."""
     at: datetime = FIRST
     """When it falls due."""
+
+
+class Claimed(NamedTuple):
+    """What a claim took."""
+
+    jobs: list[Job]
+    more: bool
+    """The lane has more that is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +91,7 @@ def lanes_in_use(connection: Connection, shards: Collection[int]) -> tuple[int, 
 
 def claim(
     router: ShardRouter, shard: int, lane: Lane, *, limit: int, lease_seconds: int, provider: str, since: datetime = FIRST
-) -> list[Job]:
+) -> Claimed:
     """Take up to `limit` due jobs under a lease of `lease_seconds`, opening an attempt at `provider` for each that has none open.
 
     None that was due before `since`: where somebody's snapshot is open, what was claimed before still lies at the head of the
@@ -93,10 +101,14 @@ def claim(
     """
     token, claimed_at = secrets.randbits(_TOKEN_BITS), clock()
     taken: list[Job] = []
+    more = False
 
     def body(transaction: ShardTransaction) -> list[Job]:
-        found = transaction.read(_q.claim_candidates, {"lane": int(lane), "limit": limit, "since": since})
-        rows = [row[0].split("\t") for row in found]
+        nonlocal more
+        # One more than is taken: whether another claim is worth its transaction.
+        found = transaction.read(_q.claim_candidates, {"lane": int(lane), "limit": limit + 1, "since": since})
+        more = len(found) > limit
+        rows = [row[0].split("\t") for row in found[:limit]]
         taken[:] = []
         if rows:
             ids = [int(row[0]) for row in rows]
@@ -115,7 +127,7 @@ def claim(
         return taken if found else None
 
     with telemetry.BATCH_SECONDS.labels("claim").time():
-        return router.run(shard, body, committed=committed)
+        return Claimed(router.run(shard, body, committed=committed), more)
 
 
 def _open_already(transaction: ShardTransaction, rows: Sequence[Sequence[str]]) -> dict[str, tuple[float, str, bool]]:

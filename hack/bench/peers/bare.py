@@ -118,7 +118,7 @@ def _claim(router: ShardRouter, shard: int, spec: ShardSetSpec) -> list[Job]:
     claimer = spec.claimer
     return store.claim(
         router, shard, RENEWAL, limit=claimer.batch, lease_seconds=claimer.lease_seconds, provider=spec.gateway.name
-    )
+    ).jobs
 
 
 def _complete(router: ShardRouter, shard: int, jobs: Sequence[Job]) -> None:
