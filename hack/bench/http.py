@@ -43,7 +43,7 @@ def main() -> None:
         for _ in range(options.rounds):
             rounds["one claimer"].append(_one_claimer(mysql, folder, options))
             rounds[_ALONE].append(_music(mysql, folder, options, videos=0))
-            rounds[_BESIDE].append(_music(mysql, folder, options, videos=4 * options.workers))
+            rounds[_BESIDE].append(_music(mysql, folder, options, videos=6 * options.workers))
     figures.drains(f"One claimer process, {options.workers} workers, a provider that takes {options.delay_ms:.0f} ms", rounds)
     figures.bars("http", "One claimer process over HTTP", "charges/s", rounds)
     rate = {name: figures.median_rate(of_one) for name, of_one in rounds.items()}
@@ -75,7 +75,8 @@ def _music(mysql: MySQLServer, folder: Path, options: argparse.Namespace, *, vid
         patience = {"timeoutSeconds": _HELD_SECONDS, "readTimeoutSeconds": _HELD_SECONDS}
         gateways = [{"name": "music", "url": music.url}, {"name": "video", "url": video.url, **patience}]
         others = {"gateways": gateways, "services": services}
-        claimer = _claimer(2 * options.workers) | {"renewalWeight": 1, "retryWeight": 1}
+        # Enough for a share to be rate times latency at least, also where the machine is fast.
+        claimer = _claimer(3 * options.workers) | {"renewalWeight": 1, "retryWeight": 1}
         with site.manifest(mysql, folder, shards=_SHARDS, url=music.url, claimer=claimer, **others) as path:
             manifest = Manifest.read(path)
             bench.set_up_new(manifest)
