@@ -182,3 +182,27 @@ def test_connections_that_are_all_in_use_are_a_database_that_is_unavailable(shar
             pass
     finally:
         router.close()
+
+
+def test_what_was_committed_is_not_rolled_back_and_what_was_left_open_is(shard_set: ShardSet) -> None:
+    """A connection of one pool, which goes back and forth; ROLLBACKs are counted by its session."""
+
+    def rollbacks() -> tuple[int, int]:
+        raw = database.engine.raw_connection()
+        cursor = raw.cursor()
+        cursor.execute("SHOW SESSION STATUS LIKE 'Com_rollback'")
+        ((_, count),) = cursor.fetchall()
+        cursor.execute("SELECT CONNECTION_ID()")
+        ((connection,),) = cursor.fetchall()
+        raw.close()
+        return connection, int(count)
+
+    database = shard_set.router.owner(2)
+    before = rollbacks()
+    assert [shard_set.router.run(2, take) for _ in range(3)] == [1, 11, 21]
+    assert rollbacks() == before
+    raw = database.engine.raw_connection()
+    raw.cursor().execute("UPDATE shard_sequence SET next_value = 99 WHERE shard_id = 2")
+    raw.close()
+    assert rollbacks() == (before[0], before[1] + 1)
+    assert shard_set.router.run(2, take) == 31
