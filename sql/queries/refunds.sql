@@ -95,7 +95,7 @@ ORDER BY id
 FOR UPDATE
 
 -- name: lock
-SELECT {columns}, lease_token <> 0 AND due_at > NOW(6)
+SELECT {columns}, lease_token, lease_token <> 0 AND due_at > NOW(6)
 FROM refund FORCE INDEX (PRIMARY)
 WHERE shard_id = %(shard)s AND id = %(id)s
 FOR UPDATE

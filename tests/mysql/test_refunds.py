@@ -306,7 +306,11 @@ def test_what_does_not_close_a_refund_is_named_and_changes_nothing(
     assert (money.refunds(), money.told(due)) == ([R.REVIEW], ["payment.succeeded"])
 
 
-def test_a_refund_that_the_provider_is_being_asked_about_is_not_closed(money: Money) -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_refund_that_the_provider_is_being_asked_about_is_not_closed_until_the_asker_is_done_or_lost(
+    money: Money,
+    dies: bool,
+) -> None:
     due = money.paid()
     reference = in_review(money, due, 300)
     money.hear("refund.succeeded", reference, amount=300)
@@ -316,9 +320,13 @@ def test_a_refund_that_the_provider_is_being_asked_about_is_not_closed(money: Mo
     policy = money.shard_set.spec.retry
     with pytest.raises(NotPossible, match="is being asked about it now"):
         close_in_review(money.shard_set.router, named, None, policy=policy, actor="anna", reason="seen")
-    work.settle(money.shard_set.router, taken, Unknown(reason="late"), policy=policy)
+    if dies:
+        money.shard_set.change(SHARD, "UPDATE refund SET due_at = NOW(6) WHERE shard_id = %(shard)s")
+    else:
+        work.settle(money.shard_set.router, taken, Unknown(reason="late"), policy=policy)
     assert close_in_review(money.shard_set.router, named, None, policy=policy, actor="anna", reason="seen").status is R.FAILED
-    assert str(named) == reference
+    assert work.settle(money.shard_set.router, taken, Succeeded(provider_ref="re_1"), policy=policy) is None
+    assert (money.refunds(), money.entries(due)[1:], str(named)) == ([R.FAILED], [], reference)
 
 
 def test_a_refund_that_fails_after_it_succeeded_is_booked_back(money: Money) -> None:

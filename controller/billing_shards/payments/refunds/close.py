@@ -35,16 +35,16 @@ def close_in_review(
     tried: list[tuple[Act, Refund]] = []
 
     def body(transaction: ShardTransaction) -> Refund:
-        refund = _in_review(transaction, reference)
+        taken = _in_review(transaction, reference)
+        refund = taken.refund
         step = decide(refund.status, refund.checks, outcome, policy.check_delays_seconds, received=True)
-        # No lease is on it, so its token is none.
-        if not store.finish(transaction, Taken(refund=refund, token=0, taken_at=0.0, sent_age=None), step, outcome):
+        if not store.finish(transaction, taken, step, outcome):
             raise AssertionError(f"refund {refund.reference} was locked, and is not there")
         after = replace(refund, status=step.status, provider_ref=made or refund.provider_ref)
         act = _act(refund, step, made, actor=actor, reason=reason)
         tried.append((act, after))
         acts.write(transaction, act)
-        tell(transaction, refund, step, getattr(outcome, "code", None))
+        tell(transaction, refund, step, outcome)
         return after
 
     def committed(connection: Connection) -> Refund | None:
@@ -54,16 +54,16 @@ def close_in_review(
     return router.run(reference.shard, body, committed=committed)
 
 
-def _in_review(transaction: ShardTransaction, reference: RefundReference) -> Refund:
+def _in_review(transaction: ShardTransaction, reference: RefundReference) -> Taken:
     found = store.lock(transaction, reference.refund)
-    if found is None or found[0].invoice != reference.invoice:
+    if found is None or found[0].refund.invoice != reference.invoice:
         raise NotFound(f"refund {reference}: is not there")
-    refund, in_work = found
-    if refund.status is not RefundStatus.REVIEW:
-        raise NotPossible(f"refund {reference}: is {refund.status.name.lower()}, and only one in review is closed")
+    taken, in_work = found
+    if taken.refund.status is not RefundStatus.REVIEW:
+        raise NotPossible(f"refund {reference}: is {taken.refund.status.name.lower()}, and only one in review is closed")
     if in_work:
         raise NotPossible(f"refund {reference}: the provider is being asked about it now")
-    return refund
+    return taken
 
 
 def _act(refund: Refund, step: Step, made: str | None, *, actor: str, reason: str) -> Act:

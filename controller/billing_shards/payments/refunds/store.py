@@ -195,10 +195,13 @@ def lock_told(transaction: ShardTransaction, ids: Collection[int]) -> dict[int, 
     }
 
 
-def lock(transaction: ShardTransaction, number: int) -> tuple[Refund, bool] | None:
-    """A refund, locked, and whether somebody is asking the provider about it."""
+def lock(transaction: ShardTransaction, number: int) -> tuple[Taken, bool] | None:
+    """A refund, locked, under the token of whoever took it last, and whether that one is asking the provider about it still."""
     rows = transaction.read(_q.lock, {"id": number})
-    return (_refund(transaction.shard, rows[0]), bool(rows[0][16])) if rows else None
+    if not rows:
+        return None
+    refund = _refund(transaction.shard, rows[0])
+    return Taken(refund=refund, token=rows[0][16], taken_at=clock(), sent_age=None), bool(rows[0][17])
 
 
 def ask_now(transaction: ShardTransaction, ids: Collection[int]) -> None:

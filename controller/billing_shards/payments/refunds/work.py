@@ -93,7 +93,7 @@ def settle(router: ShardRouter, taken: Taken, outcome: RefundOutcome, *, policy:
     def body(transaction: ShardTransaction) -> bool:
         if not store.finish(transaction, taken, step, outcome):
             return False
-        tell(transaction, refund, step, getattr(outcome, "code", None))
+        tell(transaction, refund, step, outcome)
         return True
 
     # Run twice it writes once: the lease is given back with the first, and fences the second out.
@@ -105,10 +105,10 @@ def settle(router: ShardRouter, taken: Taken, outcome: RefundOutcome, *, policy:
     return step
 
 
-def tell(transaction: ShardTransaction, refund: Refund, step: Step, code: str | None) -> None:
-    """Ledger entry and event of a step."""
+def tell(transaction: ShardTransaction, refund: Refund, step: Step, outcome: RefundOutcome) -> None:
+    """Ledger entry and event of a step that an outcome led to."""
     entries = [*([_entry(refund)] if step.booked else []), *([_counter_entry(refund)] if step.booked_back else [])]
-    told = event_of(refund, step, code)
+    told = event_of(refund, step, getattr(outcome, "code", None))
     counts = {name: count for name, count in (("event", int(told is not None)), ("ledger", len(entries))) if count}
     if counts:
         first = transaction.take_many(counts)
