@@ -171,10 +171,8 @@ def _outcome(answer: Answer) -> Outcome:
             assert answer.charge is not None
             assert answer.shown is not None
             return _shown(answer.charge, *answer.shown)
-        case 409:
-            return Unknown(reason="in flight", retry_after_seconds=answer.retry_after, cause=Cause.IN_FLIGHT)
-        case 429:
-            return NotSent(reason="rate limited", retry_after_seconds=answer.retry_after, cause=Cause.RATE_LIMITED)
+        case 409 | 429:
+            return _not_now(answer)
         case 500:
             return Unknown(reason="the provider failed", cause=Cause.FAILED)
         case _:
@@ -186,12 +184,16 @@ def _refund_outcome(answer: Answer) -> RefundOutcome:
         case 200:
             assert answer.refund is not None
             return _shown_refund(*answer.refund)
-        case 409:
-            return Unknown(reason="in flight", retry_after_seconds=answer.retry_after, cause=Cause.IN_FLIGHT)
-        case 429:
-            return NotSent(reason="rate limited", retry_after_seconds=answer.retry_after, cause=Cause.RATE_LIMITED)
+        case 409 | 429:
+            return _not_now(answer)
         case _:
             return Failed(code=answer.code or "refused")
+
+
+def _not_now(answer: Answer) -> Unknown | NotSent:
+    if answer.status == 409:
+        return Unknown(reason="in flight", retry_after_seconds=answer.retry_after, cause=Cause.IN_FLIGHT)
+    return NotSent(reason="rate limited", retry_after_seconds=answer.retry_after, cause=Cause.RATE_LIMITED)
 
 
 def _shown_refund(id_: str, state: RefundState) -> Succeeded | Pending | Failed:

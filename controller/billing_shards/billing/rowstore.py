@@ -17,8 +17,8 @@ from billing_shards.billing.state import Row
 from billing_shards.billing.store import subscription_of
 from billing_shards.billing.terms import Span
 from billing_shards.db import Rows, queries
-from billing_shards.jobs.model import NEVER, job_key
 from billing_shards.jobs.model import Status as JobStatus
+from billing_shards.jobs.model import job_key, known_due
 from billing_shards.jobs.store import cancel_waiting
 from billing_shards.shards.transactions import ShardTransaction
 
@@ -189,7 +189,7 @@ def _owed(invoice: Sequence[Any], key: bytes, job: Sequence[Any] | None) -> Owed
         job=None if job is None else job[0],
         job_status=None if job is None else JobStatus(job[2]),
         payment_method=None if job is None else job[3],
-        due_at=None if job is None or job[4] == NEVER else job[4],
+        due_at=None if job is None else known_due(job[4]),
     )
 
 

@@ -19,7 +19,7 @@ from billing_shards.cli.codes import ExitCode
 from billing_shards.cli.source import Source
 from billing_shards.db import queries
 from billing_shards.errors import InvalidInput, NotFound
-from billing_shards.jobs.model import Status, attempt_key, job_key
+from billing_shards.jobs.model import Status, attempt_key, job_key, known_due
 from billing_shards.payments.model import AttemptOutcome
 from billing_shards.payments.refunds.model import RefundStatus
 from billing_shards.payments.refunds.model import Source as RefundSource
@@ -227,7 +227,7 @@ def _next(facts: Facts) -> Iterator[Happening]:
         case Status.PROCESSING:
             yield Happening(at=at, what="in work", details=f"lease until {output.moment(due)}{overdue}")
         case Status.AWAITING_CUSTOMER:
-            looked_at = "" if output.due(due) is None else f"looked at {output.moment(at)}"
+            looked_at = "" if known_due(due) is None else f"looked at {output.moment(at)}"
             yield Happening(at=now, what="waits for the customer", details=looked_at)
         case Status.REVIEW:
             yield Happening(at=now, what="waits for review", details="a person must find out what became of the attempt")
@@ -248,7 +248,7 @@ def document(facts: Facts) -> dict[str, Any]:
         "subscription": facts.subscription
         and {**facts.subscription, "status": SubscriptionStatus(facts.subscription["status"]).name.lower()},
         "job": facts.job
-        and {**facts.job, "status": Status(facts.job["status"]).name.lower(), "due_at": output.due(facts.job["due_at"])},
+        and {**facts.job, "status": Status(facts.job["status"]).name.lower(), "due_at": known_due(facts.job["due_at"])},
         "attempts": [{**attempt, "outcome": AttemptOutcome(attempt["outcome"]).name.lower()} for attempt in facts.attempts],
         "ledger": [{**entry, "kind": _kind(entry["kind"])} for entry in facts.entries],
         "refunds": [

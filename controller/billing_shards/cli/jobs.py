@@ -14,7 +14,7 @@ from billing_shards.errors import InvalidInput, NotFound
 from billing_shards.jobs import inspect, store
 from billing_shards.jobs.lanes import Lanes
 from billing_shards.jobs.manual import Verb
-from billing_shards.jobs.model import Lane, Status
+from billing_shards.jobs.model import Lane, Status, known_due
 from billing_shards.payments import manual
 from billing_shards.shards.model import shard_of
 from billing_shards.shards.transactions import ShardRouter
@@ -124,7 +124,7 @@ def document(row: Row, lanes: Lanes) -> dict[str, Any]:
     """A job as JSON: amounts in minor units, status and lane by name."""
     job = {name: value for name, value in row.items() if name != "now"}
     names = {"status": name_of(row["status"]), "lane": lanes.label(row["lane"])}
-    return {**job, **names, "due_at": output.due(row["due_at"]), "attempt_open": bool(row["attempt_open"])}
+    return {**job, **names, "due_at": known_due(row["due_at"]), "attempt_open": bool(row["attempt_open"])}
 
 
 def _print_list(rows: Sequence[Row], lanes: Lanes, limit: int) -> None:
@@ -136,7 +136,7 @@ def _print_list(rows: Sequence[Row], lanes: Lanes, limit: int) -> None:
             f"{row['shard_id']}/{row['id']}",
             name_of(row["status"]),
             lanes.label(row["lane"]),
-            "" if (due := output.due(row["due_at"])) is None else output.moment(due),
+            "" if (due := known_due(row["due_at"])) is None else output.moment(due),
             row["subscription_id"],
             f"{row['shard_id']}/{row['invoice_id']}",
             format_amount(row["amount"], row["currency"]),
@@ -163,7 +163,7 @@ def waits_for(row: Row) -> str:
         case Status.PROCESSING:
             return f"its worker, {f'{output.age(due)} left' if due > 0 else f'whose lease ended {output.age(-due)} ago'}{lost}"
         case Status.AWAITING_CUSTOMER:
-            return "the customer" if output.due(row["due_at"]) is None else f"the customer; a look in {output.age(due)}"
+            return "the customer" if known_due(row["due_at"]) is None else f"the customer; a look in {output.age(due)}"
         case Status.REVIEW:
             why = "its attempt's outcome is unknown" if row["attempt_open"] else "it was set aside"
             return f"a person: {why}{lost}"

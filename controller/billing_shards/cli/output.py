@@ -18,8 +18,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from billing_shards.jobs.model import NEVER
-
 OnProgress = Callable[[int, int], None]
 """Called with (done, in all)."""
 
@@ -51,11 +49,6 @@ def cell(value: object) -> str:
 def moment(value: datetime) -> str:
     """An instant as the database has it (UTC, naive), to the second."""
     return value.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def due(value: datetime) -> datetime | None:
-    """A job's `due_at`; None where nothing will make it due but the customer."""
-    return None if value == NEVER else value
 
 
 def age(seconds: float) -> str:

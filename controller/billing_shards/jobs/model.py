@@ -55,6 +55,11 @@ NEVER = datetime(9999, 12, 31)  # noqa: DTZ001 - UTC and naive, as the database 
 """When a job is due that waits for the customer, and that nobody looks at meanwhile."""
 
 
+def known_due(due_at: datetime) -> datetime | None:
+    """A job's `due_at`; None where nothing will make it due but the customer."""
+    return None if due_at == NEVER else due_at
+
+
 class Job(NamedTuple):
     """A claimed job: what a worker needs to charge it, and the token it must show to finish it.
 

@@ -51,10 +51,11 @@ def look(
     found = False
     for shard, lane in due:
         taken = take(router, shard, lane, policy=policy)
-        found |= taken is not None
-        answers = in_loop(ask(providers, taken or ()))
-        acted = [one.attempt for one, answer in zip(taken or (), answers, strict=True) if waits_no_more(answer)]
-        hurry(router, shard, acted)
+        if taken is None:
+            continue
+        found = True
+        answers = in_loop(ask(providers, taken))
+        hurry(router, shard, [one.attempt for one, answer in zip(taken, answers, strict=True) if waits_no_more(answer)])
     return found
 
 
